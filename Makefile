@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := src tests benchmarks
+# Nothing is downloaded but packages: what the tests need is built in process or installed.
+OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+
+.PHONY: help install test test-slow style quality bench-attention clean
+
+help:  ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+$(VENV)/installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("cde-hf needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
+
+test: install  ## Run all tests but the slow ones and those that need a GPU
+	$(OFFLINE) $(BIN)/python -m pytest -n auto -m 'not slow and not gpu'
+
+test-slow: install  ## Run the slow tests, and on a machine with a GPU those that need one
+	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
+
+style: install  ## Format the code and mend what the linter can mend
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+quality: install  ## Check format and lint
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+bench-attention: install  ## Time joint and prefix attention against the plain biencoder (10 minutes)
+	$(OFFLINE) $(BIN)/python benchmarks/attention.py
+
+clean:  ## Remove the virtual environment and what tools left behind
+	rm -rf $(VENV) build .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

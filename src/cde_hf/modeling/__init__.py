@@ -1,0 +1,23 @@
+"""The model and its configuration. Every file of this folder is copied into each checkpoint."""
+
+from transformers import AutoConfig, AutoModel
+
+from .configuration_cde import CDEConfig
+from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies, sample_documents
+from .modeling_cde import CDEModel, CDEOutput
+
+
+CDEConfig.register_for_auto_class()
+CDEModel.register_for_auto_class("AutoModel")
+AutoConfig.register(CDEConfig.model_type, CDEConfig)
+AutoModel.register(CDEConfig, CDEModel)
+
+__all__ = [
+    "CDEConfig",
+    "CDEModel",
+    "CDEOutput",
+    "ContextBlock",
+    "CorpusContext",
+    "count_token_frequencies",
+    "sample_documents",
+]

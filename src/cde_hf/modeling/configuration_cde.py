@@ -1,0 +1,214 @@
+"""Configuration of a contextual document embedding model: two backbones and the way the context joins them."""
+
+import copy
+import math
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from .backbones import LEARNED_POSITION_TYPES, ROTARY_TYPES
+from .released_layouts import convert_released_config, is_released_config, read_backbone_configs
+
+
+@strict
+class CDEConfig(PreTrainedConfig):
+    r"""
+    Configuration of a [`CDEModel`].
+
+    It describes the network and nothing of a training run. Every combination that cannot work is refused when the
+    configuration is made. `from_pretrained` also reads the configurations of the released `jxm/cde-small-v1` and
+    `jxm/cde-small-v2` checkpoints.
+
+    Args:
+        first_stage_config (`dict` or `PreTrainedConfig`, *optional*):
+            Backbone that embeds the context documents. Defaults to NomicBERT at the paper's size.
+        second_stage_config (`dict` or `PreTrainedConfig`, *optional*):
+            Backbone that embeds the texts beside the context. Defaults to NomicBERT at the paper's size.
+        context_size (`int`, *optional*, defaults to `512`):
+            Number of context documents the second stage reads.
+        num_vectors_per_document (`int`, *optional*, defaults to `1`):
+            Number of vectors that the first stage makes of one context document.
+        num_soft_prompts (`int`, *optional*, defaults to `8`):
+            Number of learned vectors between the context and the text.
+        context_attention (`str`, *optional*, defaults to `"joint"`):
+            `"joint"`: context and text attend to each other, as in the paper. `"prefix"`: context and soft prompt
+            attend only to each other, so that their keys and values are computed once and serve every text.
+        pooling (`str`, *optional*, defaults to `"mean"`):
+            `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
+            being the share of the context documents that contain it and `a` the `frequency_scale`.
+        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            The frequency at which a token weighs one half. `math.inf` gives the plain mean.
+        learn_frequency_scale (`bool`, *optional*, defaults to `False`):
+            Whether `frequency_scale` is only the start of a learned value.
+        instruction_end_id (`int`, *optional*):
+            Id of the token that closes an instruction such as `search_query:`. The tokens up to its first occurrence
+            are left out of the pooling, not of the attention.
+        output_residual (`bool`, *optional*, defaults to `False`):
+            Whether the pooled vector is added to the output of the second stage's head.
+        has_null_embedding (`bool`, *optional*, defaults to `True`):
+            Whether the model has a learned vector that stands in for missing context documents.
+        sequence_dropout_prob (`float`, *optional*, defaults to `0.005`):
+            Probability that a context document is replaced by the null embedding in training.
+        context_dropout_prob (`float`, *optional*, defaults to `0.0`):
+            Probability that the whole context is replaced by the null embedding in training.
+        context_as_sequence (`bool`, *optional*, defaults to `False`):
+            Whether context tokens have ordinary positions, so that their order matters and local attention layers see
+            only the nearest of them. The released generation-2 weights were trained so.
+        normalize_text_twice (`bool`, *optional*, defaults to `False`):
+            Whether text embeddings pass ModernBERT's embedding norm before they join the context and once more after.
+            The released generation-2 weights were trained so.
+        initializer_range (`float`, *optional*, defaults to `0.02`):
+            Standard deviation of the initial weights outside of the backbones.
+
+    Example:
+
+    ```python
+    >>> from cde_hf import CDEConfig
+    >>> tiny = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    >>> config = CDEConfig(first_stage_config=tiny, second_stage_config=tiny, context_size=16)
+    >>> config.second_stage_config.model_type
+    'nomic_bert'
+    >>> config.num_block_tokens
+    24
+
+    ```
+    """
+
+    model_type = "cde"
+    attribute_map = {"transductive_corpus_size": "context_size"}  # the name that mteb's `CDEWrapper` reads
+    sub_configs_defaults = {
+        "first_stage_config": SubConfigSpec(config_class=AutoConfig, model_type="nomic_bert"),
+        "second_stage_config": SubConfigSpec(config_class=AutoConfig, model_type="nomic_bert"),
+    }
+
+    first_stage_config: dict | PreTrainedConfig | None = None
+    second_stage_config: dict | PreTrainedConfig | None = None
+    context_size: int = 512
+    num_vectors_per_document: int = 1
+    num_soft_prompts: int = 8
+    context_attention: Literal["joint", "prefix"] = "joint"
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    frequency_scale: float | int = 0.1
+    learn_frequency_scale: bool = False
+    instruction_end_id: int | None = None
+    output_residual: bool = False
+    has_null_embedding: bool = True
+    sequence_dropout_prob: float | int = 0.005
+    context_dropout_prob: float | int = 0.0
+    context_as_sequence: bool = False
+    normalize_text_twice: bool = False
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs):
+        if isinstance(self.first_stage_config, PreTrainedConfig):
+            # The stages share nothing: a config given for both must not be changed through one of them.
+            self.first_stage_config = copy.deepcopy(self.first_stage_config)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs) -> tuple[dict[str, Any], dict[str, Any]]:
+        hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+        hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
+        config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if is_released_config(config_dict):
+            backbone_configs = read_backbone_configs(config_dict, pretrained_model_name_or_path, **hub_kwargs)
+            config_dict = convert_released_config(config_dict, *backbone_configs)
+        return config_dict, kwargs
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the embeddings."""
+        return self.second_stage_config.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the second stage's vocabulary, which is that of the token frequencies."""
+        return self.second_stage_config.vocab_size
+
+    @property
+    def context_embedding_size(self) -> int:
+        """Width of a context document's row: its vectors side by side."""
+        return self.num_vectors_per_document * self.second_stage_config.hidden_size
+
+    @property
+    def num_context_tokens(self) -> int:
+        """Number of positions that a full context takes in the second stage."""
+        return self.context_size * self.num_vectors_per_document
+
+    @property
+    def num_block_tokens(self) -> int:
+        """Number of positions before the text: context and soft prompt."""
+        return self.num_context_tokens + self.num_soft_prompts
+
+    def validate_sizes(self):
+        for name in ("context_size", "num_vectors_per_document"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.num_soft_prompts < 0:
+            raise ValueError(f"`num_soft_prompts` must not be negative, got {self.num_soft_prompts}.")
+
+    def validate_backbones(self):
+        supported = (*ROTARY_TYPES, *LEARNED_POSITION_TYPES)
+        for name in ("first_stage_config", "second_stage_config"):
+            backbone_config = getattr(self, name)
+            if backbone_config.model_type not in supported:
+                raise ValueError(
+                    f"`{name}` is of type `{backbone_config.model_type}`, which is not a supported bidirectional "
+                    f"encoder. Use one of {', '.join(supported)}."
+                )
+            if getattr(backbone_config, "is_decoder", False):
+                raise ValueError(
+                    f"`{name}` has `is_decoder=True`, but the backbones must be bidirectional: set it to `False`."
+                )
+
+    def validate_dropout(self):
+        for name in ("sequence_dropout_prob", "context_dropout_prob"):
+            probability = getattr(self, name)
+            if not 0 <= probability <= 1:
+                raise ValueError(f"`{name}` must be a probability between 0 and 1, got {probability}.")
+            if probability > 0 and not self.has_null_embedding:
+                raise ValueError(
+                    f"`{name}={probability}` puts the null embedding in place of context documents, but "
+                    f"`has_null_embedding` is `False`. Set `{name}=0.0` or `has_null_embedding=True`."
+                )
+
+    def validate_pooling(self):
+        if not self.frequency_scale > 0:
+            raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
+        if self.learn_frequency_scale and self.pooling != "context_frequency":
+            raise ValueError(
+                f"`learn_frequency_scale=True` needs `pooling='context_frequency'`, got `pooling='{self.pooling}'`."
+            )
+        if self.learn_frequency_scale and math.isinf(self.frequency_scale):
+            raise ValueError("An infinite `frequency_scale` cannot be learned. Start from a finite one such as 0.1.")
+        if self.instruction_end_id is not None and not 0 <= self.instruction_end_id < self.vocab_size:
+            raise ValueError(
+                f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
+                f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
+            )
+
+    def validate_context_as_sequence(self):
+        if not self.context_as_sequence:
+            return
+        if self.context_attention == "prefix":
+            raise ValueError(
+                "In prefix attention the context is a set, but `context_as_sequence` is `True`. Set it to `False`, or "
+                "use `context_attention='joint'`."
+            )
+        if self.second_stage_config.model_type in LEARNED_POSITION_TYPES:
+            raise ValueError(
+                f"`context_as_sequence=True` needs a second stage with rotary positions ({', '.join(ROTARY_TYPES)}), "
+                f"got `{self.second_stage_config.model_type}`. Set it to `False`."
+            )
+
+    def validate_normalize_text_twice(self):
+        if self.normalize_text_twice and self.second_stage_config.model_type != "modernbert":
+            raise ValueError(
+                "`normalize_text_twice=True` describes released ModernBERT weights, but the second stage is "
+                f"`{self.second_stage_config.model_type}`. Set it to `False`."
+            )
+
+
+__all__ = ["CDEConfig"]

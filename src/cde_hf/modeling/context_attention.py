@@ -1,0 +1,178 @@
+"""
+Attention of the second stage: how text tokens see a context block that was computed before.
+
+In prefix attention the context block (context vectors and soft prompt) is a run of its own:
+
+1. The block goes through the backbone alone; each layer's keys and values are recorded.
+2. A text goes through the backbone alone; each layer's attention sees the recorded keys and values before its own.
+
+Both happen in the attention function, which transformers looks up by name and to which its encoders hand down unknown
+keyword arguments. So no backbone is patched. The functions registered here wrap those of transformers, one each.
+"""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    create_bidirectional_mask,
+    sliding_window_bidirectional_mask_function,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .backbones import has_local_layers
+
+
+LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
+
+_WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+_NAME_PREFIX = "cde_"
+
+
+def context_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    wrapped_name: str,
+    recorded: dict[int, tuple[Tensor, Tensor]] | None = None,
+    context_keys_values: LayerKeysValues | None = None,
+    position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    """
+    Attention function of transformers that records a context block or puts a recorded one before the text.
+
+    Args:
+        module (`nn.Module`):
+            The attention module, whose `layer_idx` says which part of the block is its own.
+        query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
+            The projected inputs, rotated where the backbone does so.
+        attention_mask (`torch.Tensor`, *optional*):
+            Mask in the form that the wrapped function expects, over context and text.
+        wrapped_name (`str`):
+            The attention implementation that does the work.
+        recorded (`dict`, *optional*):
+            Filled with the keys and values of each layer. Recomputation under gradient checkpointing leaves it as it
+            is.
+        context_keys_values (`tuple`, *optional*):
+            Keys and values of each layer, of shape `(1, num_heads, num_block_tokens, head_dim)`.
+    """
+    if recorded is not None and module.layer_idx not in recorded:
+        recorded[module.layer_idx] = (key, value)
+    if context_keys_values is not None:
+        context_key, context_value = context_keys_values[module.layer_idx]
+        key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
+        value = torch.cat([context_value.expand(len(value), -1, -1, -1), value], dim=2)
+    attend = _eager_attention if wrapped_name == "eager" else ALL_ATTENTION_FUNCTIONS[wrapped_name]
+    return attend(module, query, key, value, attention_mask, **kwargs)
+
+
+def use_context_attention(backbone: PreTrainedModel) -> None:
+    """
+    Switches a backbone to the context-aware form of the attention implementation that it has.
+
+    Called before each run, since a user may have changed the implementation meanwhile. It is not undone after, since
+    gradient checkpointing runs the attention again in the backward pass.
+    """
+    name = backbone.config._attn_implementation
+    if name.startswith(_NAME_PREFIX):
+        return
+    if name not in _WRAPPED_NAMES:
+        raise ValueError(
+            f"The second stage supports the attention implementations {', '.join(_WRAPPED_NAMES)}, got `{name}`. "
+            "Choose one with `model.set_attn_implementation`."
+        )
+    if name.startswith("flash") and has_local_layers(backbone.config):
+        raise ValueError(
+            f"`{name}` cannot show the context to the local layers of `{backbone.config.model_type}`. Use `sdpa` or "
+            "`flex_attention` for the second stage."
+        )
+    backbone.config._attn_implementation_internal = _NAME_PREFIX + name
+
+
+def wrapped_attention_name(name: str | None) -> str | None:
+    """Name of the implementation of transformers behind one of ours."""
+    return name.removeprefix(_NAME_PREFIX) if name is not None else None
+
+
+def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
+    """
+    Mask for a run over context block and text together, in the form that the backbone takes.
+
+    Local layers apply their window among text tokens only: the context is a set, near to every token.
+    """
+
+    def sees(batch, head, query, key):
+        return (query < num_block_tokens) | (key < num_block_tokens) | is_near(batch, head, query, key)
+
+    if not has_local_layers(backbone.config):
+        return attention_mask
+    is_near = sliding_window_bidirectional_mask_function(backbone.config.sliding_window)
+    return _layer_masks(backbone, inputs_embeds, attention_mask, sees)
+
+
+def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
+    """Mask for a run over the text alone, whose keys are those of the context block and then its own."""
+
+    def sees(batch, head, query, key):
+        return (key < num_block_tokens) | is_near(batch, head, query + num_block_tokens, key)
+
+    if not has_local_layers(backbone.config):
+        return attention_mask
+    is_near = sliding_window_bidirectional_mask_function(backbone.config.sliding_window)
+    return _layer_masks(backbone, inputs_embeds, attention_mask, sees)
+
+
+def block_masks(backbone: PreTrainedModel):
+    """Mask for a run over the context block alone: everything sees everything, in every layer."""
+    if not has_local_layers(backbone.config):
+        return None
+    return {"full_attention": None, "sliding_attention": None}
+
+
+def _layer_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, sees) -> dict:
+    arguments = {"config": backbone.config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+    return {
+        "full_attention": create_bidirectional_mask(**arguments),
+        "sliding_attention": create_bidirectional_mask(**arguments, and_mask_function=sees),
+    }
+
+
+def _eager_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, Tensor]:
+    scores = query @ key.transpose(2, 3) * scaling  # (batch_size, num_heads, query_length, key_length)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    output = F.dropout(probabilities, dropout, training=module.training) @ value
+    return output.transpose(1, 2).contiguous(), probabilities
+
+
+for _name in _WRAPPED_NAMES:
+    AttentionInterface.register(_NAME_PREFIX + _name, partial(context_attention_forward, wrapped_name=_name))
+    AttentionMaskInterface.register(_NAME_PREFIX + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
+
+
+__all__ = [
+    "LayerKeysValues",
+    "block_masks",
+    "joint_masks",
+    "text_masks",
+    "use_context_attention",
+    "wrapped_attention_name",
+]

@@ -1,0 +1,186 @@
+"""The context of a corpus: vectors of its chosen documents, their token frequencies and the cached context block."""
+
+import json
+import os
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .context_attention import LayerKeysValues
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ContextBlock:
+    """
+    What prefix attention keeps of a context: the keys and values of each layer, computed once and used for every text.
+
+    Args:
+        keys_values (`tuple`):
+            For each layer a pair of tensors of shape `(1, num_heads, num_block_tokens, head_dim)`.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
+            Share of the context documents that contain each token, for context-frequency pooling.
+        model_fingerprint (`str`, *optional*):
+            Name of the second stage that made the block. `None` within a training step, where it is not checked.
+        context_hash (`str`, *optional*):
+            Name of the context vectors and token frequencies that it was made of.
+    """
+
+    keys_values: LayerKeysValues
+    token_frequencies: Tensor | None = None
+    model_fingerprint: str | None = None
+    context_hash: str | None = None
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "ContextBlock":
+        """A copy on another device or in another floating point type. Token frequencies stay in float32."""
+        keys_values = tuple(
+            (key.to(device=device, dtype=dtype), value.to(device=device, dtype=dtype))
+            for key, value in self.keys_values
+        )
+        frequencies = self.token_frequencies
+        return replace(
+            self,
+            keys_values=keys_values,
+            token_frequencies=frequencies.to(device=device) if frequencies is not None else None,
+        )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the block to one safetensors file, which replaces an older one only when it is whole."""
+        tensors = {}
+        for index, (key, value) in enumerate(self.keys_values):
+            tensors[f"keys.{index}"] = key.detach().contiguous()
+            tensors[f"values.{index}"] = value.detach().contiguous()
+        if self.token_frequencies is not None:
+            tensors["token_frequencies"] = self.token_frequencies.detach().contiguous()
+        names = {"model_fingerprint": self.model_fingerprint, "context_hash": self.context_hash}
+        _save_atomically(tensors, {"cde_context_block": json.dumps(names)}, Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "ContextBlock":
+        """Reads a block that [`ContextBlock.save`] wrote."""
+        tensors, metadata = _load(Path(path), "cde_context_block")
+        num_layers = sum(name.startswith("keys.") for name in tensors)
+        keys_values = tuple((tensors[f"keys.{index}"], tensors[f"values.{index}"]) for index in range(num_layers))
+        return cls(keys_values, tensors.get("token_frequencies"), **metadata)
+
+
+@dataclass(frozen=True)
+class CorpusContext:
+    """
+    What a model knows of a corpus, made by [`CDEModel.encode_context`].
+
+    Args:
+        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`):
+            First-stage vectors of the context documents.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`):
+            Share of the context documents that contain each token.
+        first_stage_fingerprint (`str`):
+            Name of the first stage that made the vectors.
+        second_stage_fingerprint (`str`):
+            Name of the second stage that reads them.
+        block (`ContextBlock`, *optional*):
+            The cached context block, in prefix attention.
+    """
+
+    embeddings: Tensor
+    token_frequencies: Tensor
+    first_stage_fingerprint: str
+    second_stage_fingerprint: str
+    block: ContextBlock | None = None
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "CorpusContext":
+        """A copy on another device or in another floating point type. Token frequencies stay in float32."""
+        return replace(
+            self,
+            embeddings=self.embeddings.to(device=device, dtype=dtype),
+            token_frequencies=self.token_frequencies.to(device=device),
+            block=self.block.to(device, dtype) if self.block is not None else None,
+        )
+
+
+def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
+    """
+    Share of the documents that contain each token.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Token ids of the context documents.
+        attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Zero at padding, which is not counted.
+        vocab_size (`int`):
+            Size of the vocabulary.
+
+    Returns:
+        `torch.Tensor` of shape `(vocab_size,)`: The frequencies, between 0 and 1.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> count_token_frequencies(torch.tensor([[1, 2, 2], [1, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]]), 4)
+    tensor([0.0000, 1.0000, 0.5000, 0.0000])
+
+    ```
+    """
+    if input_ids.max() >= vocab_size:
+        raise ValueError(
+            f"The context has the token id {input_ids.max().item()}, but the vocabulary has {vocab_size} tokens. "
+            "Tokenize it with the model's own tokenizer."
+        )
+    rows = torch.arange(len(input_ids), device=input_ids.device).unsqueeze(1).expand_as(input_ids)
+    tokens_of_documents = (rows * vocab_size + input_ids)[attention_mask.bool()]
+    counts = torch.bincount(torch.unique(tokens_of_documents) % vocab_size, minlength=vocab_size)
+    return counts.float() / len(input_ids)
+
+
+def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> list[T]:
+    """
+    Draws context documents at random, without replacement; all of them, in their order, if there are no more than
+    `size`.
+
+    Example:
+
+    ```python
+    >>> sample_documents(["a", "b", "c"], 5)
+    ['a', 'b', 'c']
+    >>> len(set(sample_documents(range(1000), 64, seed=1)))
+    64
+
+    ```
+    """
+    if len(documents) <= size:
+        return [documents[index] for index in range(len(documents))]
+    return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
+
+
+def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        save_file(tensors, Path(folder) / path.name, metadata=metadata)
+        os.replace(Path(folder) / path.name, path)
+
+
+def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file `{path}`.")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
+    if kind not in metadata:
+        raise ValueError(f"`{path}` holds no {kind.removeprefix('cde_').replace('_', ' ')}.")
+    return tensors, json.loads(metadata[kind])
+
+
+__all__ = ["ContextBlock", "CorpusContext", "count_token_frequencies", "sample_documents"]

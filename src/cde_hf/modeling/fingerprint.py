@@ -1,0 +1,52 @@
+"""Short names for weights and vectors, by which a context knows the model it belongs to."""
+
+import hashlib
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+
+_SAMPLES_PER_PARAMETER = 4096
+
+_known: WeakKeyDictionary[nn.Module, tuple[tuple, str]] = WeakKeyDictionary()
+
+
+def fingerprint(module: nn.Module) -> str:
+    """
+    A short name for the weights of a module, the same in every process.
+
+    A sample of every parameter is hashed, rounded to bfloat16: casting a model from float32 to bfloat16 and back keeps
+    its name, a training step changes it. The result is kept until a parameter is written to.
+    """
+    parameters = list(module.parameters())
+    versions = tuple((parameter.data_ptr(), _version(parameter)) for parameter in parameters)
+    if module in _known and _known[module][0] == versions:
+        return _known[module][1]
+    digest = hashlib.blake2b(digest_size=8)
+    for name, parameter in module.named_parameters():
+        digest.update(f"{name}{tuple(parameter.shape)}".encode())
+        flat = parameter.detach().flatten()
+        step = max(1, len(flat) // _SAMPLES_PER_PARAMETER)
+        digest.update(_bytes(flat[::step].to(torch.bfloat16).float()))
+    _known[module] = (versions, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def tensor_hash(*tensors: Tensor | None) -> str:
+    """A short name for the contents of tensors; `None` counts as a content of its own."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(b"none" if tensor is None else f"{tuple(tensor.shape)}".encode() + _bytes(tensor.float()))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _version(parameter: nn.Parameter) -> int:
+    return 0 if parameter.is_inference() else parameter._version
+
+
+__all__ = ["fingerprint", "tensor_hash"]

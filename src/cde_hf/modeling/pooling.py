@@ -1,0 +1,53 @@
+"""How much each text token counts in the embedding."""
+
+from torch import Tensor
+
+
+def pooling_weights(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    *,
+    instruction_end_id: int | None = None,
+    token_frequencies: Tensor | None = None,
+    frequency_scale: Tensor | float = 0.1,
+) -> Tensor:
+    """
+    Weights of the text tokens for the mean.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
+            Token ids.
+        attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`):
+            Zero at padding, which weighs nothing.
+        instruction_end_id (`int`, *optional*):
+            Token that closes an instruction: it and all tokens before its first occurrence, not counting the very
+            first token, weigh nothing. A text without it keeps all its tokens.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)` or `(batch_size, vocab_size)`, *optional*):
+            Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
+        frequency_scale (`float` or scalar `torch.Tensor`, *optional*, defaults to `0.1`):
+            The scale `a`. An infinite one gives equal weights.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
+    """
+    weights = attention_mask.float()
+    if instruction_end_id is not None:
+        weights = weights * _is_after_instruction(input_ids, instruction_end_id)
+    if token_frequencies is not None:
+        if token_frequencies.dim() == 1:
+            frequencies = token_frequencies[input_ids]
+        else:
+            frequencies = token_frequencies.gather(1, input_ids)
+        weights = weights / (1 + frequencies / frequency_scale)  # a / (a + p), finite for an infinite a
+    return weights
+
+
+def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
+    is_end = input_ids == instruction_end_id
+    is_end[:, 0] = False
+    has_end = is_end.any(dim=1, keepdim=True)
+    num_ends_before = is_end.cumsum(dim=1) - is_end.int()  # (batch_size, sequence_length)
+    return (num_ends_before > 0) | ~has_end
+
+
+__all__ = ["pooling_weights"]

@@ -1,0 +1,112 @@
+"""Tiny models that the tests share. Initial weights are large, so that every part of a network shows in its output."""
+
+import os
+
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+# Some virtual machines report AMX but do not run it, and a bfloat16 matrix product then ends the process.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cde_hf import CDEConfig, CDEModel
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+_COMMON = {"vocab_size": 100, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.2}
+_BERT_LIKE = {
+    **_COMMON,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+BACKBONES = {
+    "nomic_bert": {**_BERT_LIKE, "model_type": "nomic_bert"},
+    "modernbert": {
+        **_COMMON,
+        "model_type": "modernbert",
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "global_attn_every_n_layers": 2,
+        "local_attention": 6,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+    },
+    "bert": {**_BERT_LIKE, "model_type": "bert"},
+    "roberta": {**_BERT_LIKE, "model_type": "roberta", "pad_token_id": 1},
+    "distilbert": {
+        **_COMMON,
+        "model_type": "distilbert",
+        "dim": 32,
+        "n_layers": 3,
+        "n_heads": 2,
+        "hidden_dim": 48,
+        "max_position_embeddings": 64,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_seed():
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def backbone_config():
+    """Function that gives the configuration of a tiny backbone."""
+
+    def make(name="nomic_bert", **changes):
+        return {**BACKBONES[name], **changes}
+
+    return make
+
+
+@pytest.fixture
+def make_model(backbone_config):
+    """Function that builds a tiny model in evaluation mode, with 6 context documents by default."""
+
+    def make(first="nomic_bert", second=None, **fields):
+        fields = {"context_size": 6, "num_soft_prompts": 2, "initializer_range": 0.2, **fields}
+        config = CDEConfig(
+            first_stage_config=backbone_config(first), second_stage_config=backbone_config(second or first), **fields
+        )
+        return CDEModel(config).eval()
+
+    return make
+
+
+@pytest.fixture
+def texts():
+    """Token ids and attention mask of four texts of different lengths, padded on the right."""
+    lengths = torch.tensor([17, 5, 11, 1])
+    attention_mask = (torch.arange(17) < lengths.unsqueeze(1)).long()
+    input_ids = torch.randint(3, 100, (4, 17), generator=torch.Generator().manual_seed(1))
+    return input_ids * attention_mask, attention_mask
+
+
+@pytest.fixture
+def context_documents():
+    """Token ids and attention mask of six context documents of different lengths."""
+    lengths = torch.tensor([9, 4, 9, 7, 3, 8])
+    attention_mask = (torch.arange(9) < lengths.unsqueeze(1)).long()
+    input_ids = torch.randint(3, 100, (6, 9), generator=torch.Generator().manual_seed(2))
+    return input_ids * attention_mask, attention_mask
+
+
+@pytest.fixture
+def fixtures():
+    """Folder of the reference numbers."""
+    return FIXTURES

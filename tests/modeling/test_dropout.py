@@ -1,0 +1,81 @@
+"""Sequence dropout and dropout of the whole context, which happen in training alone."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(params=["joint", "prefix"])
+def mode(request):
+    return request.param
+
+
+def contexts_seen(model, texts, context):
+    """Context rows that reach the backbone in one training step: `(num_contexts, context_size, hidden_size)`."""
+    stage, seen = model.second_stage_model, []
+    original = stage._block_embeddings
+
+    def spy(rows):
+        seen.append(rows.detach())
+        return original(rows)
+
+    stage._block_embeddings = spy
+    stage(*texts, dataset_embeddings=context)
+    stage._block_embeddings = original
+    return seen[0]
+
+
+def test_dropped_documents_are_the_null_embedding(make_model, texts, mode):
+    model = make_model(context_size=400, sequence_dropout_prob=0.25, context_attention=mode).train()
+    context = torch.randn(400, 32)
+    rows = contexts_seen(model, texts, context)
+    is_null = (rows == model.second_stage_model.null_embedding).all(dim=-1)
+    is_kept = (rows == context).all(dim=-1)
+    assert (is_null ^ is_kept).all()
+    assert 0.15 < is_null.float().mean() < 0.35
+
+
+def test_joint_attention_draws_per_text_and_prefix_attention_once(make_model, texts, mode):
+    model = make_model(context_size=100, sequence_dropout_prob=0.5, context_attention=mode).train()
+    rows = contexts_seen(model, texts, torch.randn(100, 32))
+    assert len(rows) == (4 if mode == "joint" else 1)
+    if mode == "joint":
+        assert not torch.equal(rows[0], rows[1])
+
+
+def test_another_step_is_another_draw(make_model, texts, mode):
+    model = make_model(context_size=100, sequence_dropout_prob=0.5, context_attention=mode).train()
+    context = torch.randn(100, 32)
+    assert not torch.equal(contexts_seen(model, texts, context), contexts_seen(model, texts, context))
+
+
+def test_the_same_random_state_is_the_same_draw(make_model, texts, mode):
+    model = make_model(sequence_dropout_prob=0.5, context_dropout_prob=0.5, context_attention=mode).train()
+    context = torch.randn(6, 32)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        results.append(model.second_stage_model(*texts, dataset_embeddings=context))
+    torch.testing.assert_close(*results, atol=0, rtol=0)
+
+
+def test_a_dropped_context_is_no_context_and_has_no_frequencies(make_model, texts, context_documents, mode):
+    fields = {"sequence_dropout_prob": 0.0, "context_attention": mode, "pooling": "context_frequency"}
+    model = make_model(context_dropout_prob=1.0, **fields)
+    expected = model.encode_texts(*texts)
+    assert (model(*texts, *context_documents).embeddings - expected).abs().max() > 1e-3
+    torch.testing.assert_close(model.train()(*texts, *context_documents).embeddings, expected, atol=1e-6, rtol=0)
+
+
+def test_the_whole_context_is_dropped_with_its_probability(make_model, texts, mode):
+    model = make_model(sequence_dropout_prob=0.0, context_dropout_prob=0.5, context_attention=mode).train()
+    context, null = torch.randn(6, 32), model.second_stage_model.null_embedding
+    draws = torch.cat([contexts_seen(model, texts, context) for _ in range(100)])
+    is_null = (draws == null).all(dim=-1)
+    assert torch.equal(is_null.any(dim=1), is_null.all(dim=1))
+    assert 0.35 < is_null[:, 0].float().mean() < 0.65
+
+
+def test_evaluation_drops_nothing(make_model, texts, mode):
+    model = make_model(sequence_dropout_prob=1.0, context_dropout_prob=1.0, context_attention=mode)
+    context = torch.randn(6, 32)
+    assert torch.equal(contexts_seen(model, texts, context)[0], context)

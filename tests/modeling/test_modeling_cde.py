@@ -1,0 +1,242 @@
+"""The model as a whole, in joint and prefix attention, around every family of backbones."""
+
+import pytest
+import torch
+
+from cde_hf import CDEConfig, CDEModel
+
+
+FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
+MODES = ["joint", "prefix"]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(params=MODES)
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def model(make_model, family, mode):
+    return make_model(family, context_attention=mode)
+
+
+def test_forward_reaches_both_stages(model, texts, context_documents):
+    documents, mask = context_documents
+    output = model(*texts, context_input_ids=documents, context_attention_mask=mask)
+    context = model.first_stage_model(input_ids=documents, attention_mask=mask)
+    expected = model.second_stage_model(input_ids=texts[0], attention_mask=texts[1], dataset_embeddings=context)
+    torch.testing.assert_close(output.context_embeddings, context, atol=0, rtol=0)
+    torch.testing.assert_close(output.embeddings, expected, atol=0, rtol=0)
+
+
+def test_padding_and_batch_mates_never_change_a_vector(model, texts):
+    input_ids, attention_mask = texts
+    context = torch.randn(6, 32)
+    together = model.second_stage_model(input_ids, attention_mask, context)
+    for row, length in enumerate(attention_mask.sum(dim=1)):
+        alone = model.second_stage_model(input_ids[row : row + 1, :length], dataset_embeddings=context)
+        torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=0)
+
+
+def test_padding_never_changes_a_context_vector(model, context_documents):
+    input_ids, attention_mask = context_documents
+    together = model.first_stage_model(input_ids, attention_mask)
+    for row, length in enumerate(attention_mask.sum(dim=1)):
+        alone = model.first_stage_model(input_ids[row : row + 1, :length])
+        torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=0)
+
+
+def test_the_context_is_a_set(model, texts):
+    context = torch.randn(6, 32)
+    embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
+    permuted = model.second_stage_model(*texts, dataset_embeddings=context[torch.randperm(6)])
+    torch.testing.assert_close(permuted, embeddings, atol=1e-5, rtol=0)
+
+
+def test_word_order_matters(model, texts):
+    input_ids, attention_mask = (tensor[:1] for tensor in texts)
+    context = torch.randn(6, 32)
+    embeddings = model.second_stage_model(input_ids, attention_mask, context)
+    reversed_text = model.second_stage_model(input_ids.flip(1), attention_mask, context)
+    assert (embeddings - reversed_text).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("num_documents", [0, 1, 4])
+def test_missing_documents_are_the_null_embedding(model, texts, num_documents):
+    context = torch.randn(num_documents, 32)
+    filled = torch.cat([context, model.second_stage_model.null_embedding.detach().expand(6 - num_documents, -1)])
+    embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
+    torch.testing.assert_close(
+        embeddings, model.second_stage_model(*texts, dataset_embeddings=filled), atol=1e-6, rtol=0
+    )
+
+
+def test_no_context_is_an_empty_one(model, texts):
+    empty = model.second_stage_model(*texts, dataset_embeddings=torch.empty(0, 32))
+    torch.testing.assert_close(model.second_stage_model(*texts), empty, atol=0, rtol=0)
+    torch.testing.assert_close(model.encode_texts(*texts), empty, atol=0, rtol=0)
+
+
+def test_a_text_without_tokens_gives_no_nan(model):
+    embeddings = model.second_stage_model(torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long))
+    assert embeddings.isfinite().all()
+
+
+def test_encode_texts_equals_forward(model, texts, context_documents):
+    context = model.encode_context(*context_documents, mini_batch_size=4)
+    assert (context.block is not None) == (model.config.context_attention == "prefix")
+    documents, mask = context_documents
+    expected = model(*texts, context_input_ids=documents, context_attention_mask=mask).embeddings
+    torch.testing.assert_close(model.encode_texts(*texts, context=context), expected, atol=1e-5, rtol=0)
+
+
+def test_every_parameter_has_a_gradient_in_training(model, texts, context_documents):
+    model.train()
+    documents, mask = context_documents
+    model(*texts, context_input_ids=documents, context_attention_mask=mask).embeddings.pow(2).sum().backward()
+    without = {name for name, parameter in model.named_parameters() if parameter.grad is None}
+    assert not without
+    zero = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() == 0}
+    assert zero <= {"second_stage_model.null_embedding"}
+
+
+@pytest.mark.parametrize("first", FAMILIES[:3])
+@pytest.mark.parametrize("second", FAMILIES[:3])
+def test_the_stages_may_differ(backbone_config, texts, context_documents, mode, first, second):
+    config = CDEConfig(
+        first_stage_config=backbone_config(first, hidden_size=24, num_hidden_layers=1),
+        second_stage_config=backbone_config(second),
+        context_size=6,
+        context_attention=mode,
+    )
+    output = CDEModel(config).eval()(*texts, *context_documents)
+    assert output.context_embeddings.shape == (6, 32)
+    assert output.embeddings.shape == (4, 32)
+
+
+def test_several_vectors_per_document_take_several_positions(make_model, mode, texts, context_documents):
+    model = make_model(num_vectors_per_document=3, context_attention=mode, context_size=4)
+    single = make_model(num_vectors_per_document=1, context_attention=mode, context_size=12)
+    single.second_stage_model.load_state_dict(model.second_stage_model.state_dict())
+    context = model.first_stage_model(*(tensor[:4] for tensor in context_documents))
+    assert context.shape == (4, 96)
+    expected = single.second_stage_model(*texts, dataset_embeddings=context.view(12, 32))
+    embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
+    torch.testing.assert_close(embeddings, expected, atol=1e-6, rtol=0)
+
+
+def test_a_model_without_soft_prompts_works(make_model, mode, texts):
+    model = make_model(num_soft_prompts=0, context_attention=mode)
+    assert model.second_stage_model(*texts).shape == (4, 32)
+
+
+def test_a_context_per_text_is_that_texts_context(make_model, texts):
+    model = make_model(context_attention="joint")
+    contexts = torch.randn(4, 5, 32)
+    embeddings = model.second_stage_model(*texts, dataset_embeddings=contexts)
+    for row in range(4):
+        alone = model.second_stage_model(texts[0][row : row + 1], texts[1][row : row + 1], contexts[row])
+        torch.testing.assert_close(alone[0], embeddings[row], atol=1e-5, rtol=0)
+
+
+def test_far_text_tokens_of_modernbert_see_the_context_in_joint_attention(make_model):
+    model = make_model("modernbert")
+    seen = []
+    for layer in model.second_stage_model.backbone.layers:
+        if layer.attention_type == "full_attention":
+            torch.nn.init.zeros_(layer.attn.Wo.weight)
+    backbone = model.second_stage_model.backbone
+    backbone.register_forward_hook(lambda module, inputs, output: seen.append(output.last_hidden_state[0, -1]))
+    input_ids = torch.randint(3, 100, (1, 40))
+    for _ in range(2):
+        model.second_stage_model(input_ids, dataset_embeddings=torch.randn(6, 32))
+    assert (seen[0] - seen[1]).abs().max() > 1e-3
+
+
+def test_the_attention_implementations_agree(model, texts):
+    context = torch.randn(6, 32)
+    results = []
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        results.append(model.second_stage_model(*texts, dataset_embeddings=context))
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=0)
+
+
+def test_forward_goes_as_far_as_its_inputs_allow(make_model, mode, texts, context_documents):
+    model = make_model(context_attention=mode)
+    documents_alone = model(context_input_ids=context_documents[0], context_attention_mask=context_documents[1])
+    assert documents_alone.context_embeddings is not None
+    assert documents_alone.embeddings is None and documents_alone.context_block is None
+    vectors_alone = model(dataset_embeddings=documents_alone.context_embeddings)
+    assert vectors_alone.embeddings is None
+    assert (vectors_alone.context_block is not None) == (mode == "prefix")
+    expected = model(*texts, *context_documents).embeddings
+    if mode == "prefix":
+        embeddings = model(*texts, context_block=vectors_alone.context_block).embeddings
+    else:
+        embeddings = model(*texts, dataset_embeddings=documents_alone.context_embeddings).embeddings
+    torch.testing.assert_close(embeddings, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (torch.zeros(7, 32), "has 7 documents, but this model reads at most 6.*cde_hf.sample_documents"),
+        (torch.zeros(6, 31), r"must have the shape \(num_documents, 32\).*got \(6, 31\)"),
+        (torch.zeros(3, 6, 32), r"or \(4, num_documents, 32\) for a context per text, got \(3, 6, 32\)"),
+        (torch.zeros(32), r"got \(32,\)"),
+        (torch.full((6, 32), torch.nan), "NaN or infinite"),
+    ],
+)
+def test_a_context_that_does_not_fit_is_refused(make_model, texts, context, message):
+    with pytest.raises(ValueError, match=message):
+        make_model().second_stage_model(*texts, dataset_embeddings=context)
+
+
+def test_too_many_documents_are_refused_in_prefix_attention(make_model, context_documents):
+    model = make_model(context_attention="prefix", context_size=5)
+    with pytest.raises(ValueError, match="has 6 documents, but this model reads at most 5"):
+        model.encode_context(*context_documents)
+
+
+@pytest.mark.parametrize("num_documents", [0, 5])
+def test_a_checkpoint_without_null_embedding_says_so(make_model, mode, texts, num_documents):
+    model = make_model(context_attention=mode, has_null_embedding=False, sequence_dropout_prob=0.0)
+    model.second_stage_model(*texts, dataset_embeddings=torch.randn(6, 32))
+    with pytest.raises(ValueError, match=f"no null embedding.*needs exactly 6 of them, got {num_documents}"):
+        model.second_stage_model(*texts, dataset_embeddings=torch.randn(num_documents, 32))
+
+
+def test_a_context_of_another_model_is_refused(make_model, mode, texts, context_documents):
+    context = make_model(context_attention=mode).encode_context(*context_documents)
+    with pytest.raises(ValueError, match="made by another model"):
+        make_model(context_attention=mode).encode_texts(*texts, context=context)
+
+
+def test_two_contexts_at_once_are_refused(make_model, texts, context_documents):
+    with pytest.raises(ValueError, match="not several"):
+        make_model()(*texts, *context_documents, dataset_embeddings=torch.zeros(6, 32))
+
+
+def test_nothing_to_embed_is_refused(make_model):
+    with pytest.raises(ValueError, match="nothing to embed"):
+        make_model()()
+
+
+def test_an_unknown_attention_implementation_is_refused(make_model, texts):
+    model = make_model()
+    model.second_stage_model.backbone.config._attn_implementation_internal = "paged|eager"
+    with pytest.raises(ValueError, match=r"supports the attention implementations eager, sdpa.*got `paged\|eager`"):
+        model.second_stage_model(*texts)
+
+
+def test_flash_attention_is_refused_for_local_layers(make_model, texts):
+    model = make_model("modernbert")
+    model.second_stage_model.backbone.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.raises(ValueError, match="Use `sdpa` or `flex_attention`"):
+        model.second_stage_model(*texts)

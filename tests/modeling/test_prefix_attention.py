@@ -1,0 +1,221 @@
+"""Prefix attention against the same network run jointly under a mask that hides the text from context and prompt."""
+
+import pytest
+import torch
+
+from cde_hf import ContextBlock
+
+
+FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
+
+
+def masked_joint_run(model, input_ids, attention_mask, context):
+    """Embeddings from one run over context, soft prompt and text, written without the model's own second stage."""
+    stage, config = model.second_stage_model, model.config
+    backbone, width, num_context = stage.backbone, config.hidden_size, config.num_context_tokens
+    batch_size, length = input_ids.shape
+    num_block = config.num_block_tokens
+    context = torch.cat(
+        [context.view(-1, width), stage.null_embedding.expand(num_context - context.numel() // width, -1)]
+    )
+    soft_prompt = stage.soft_prompt_projection(torch.ones_like(stage.null_embedding)).view(-1, width)
+    block = torch.cat([context, soft_prompt])
+
+    embeddings = backbone.embeddings
+    is_rotary = backbone.config.model_type in ("nomic_bert", "modernbert")
+    start = 2 if backbone.config.model_type == "roberta" else 0
+    if hasattr(embeddings, "token_type_embeddings"):
+        block = block - embeddings.token_type_embeddings.weight[0]
+    if not is_rotary:
+        block = block - embeddings.position_embeddings.weight[start]
+    inputs_embeds = torch.cat([block.expand(batch_size, -1, -1), backbone.get_input_embeddings()(input_ids)], dim=1)
+    if is_rotary:
+        soft_and_text = torch.arange(num_context, num_block + length)
+        positions = torch.cat([torch.zeros(num_context, dtype=torch.long), soft_and_text])
+    else:
+        positions = torch.cat([torch.full((num_block,), start), start + torch.arange(length)])
+
+    visible = torch.cat([torch.ones(batch_size, num_block, dtype=torch.bool), attention_mask.bool()], dim=1)
+    sees = visible[:, None, None, :].repeat(1, 1, num_block + length, 1)
+    sees[:, :, :num_block, num_block:] = False
+    distance = (torch.arange(num_block + length)[:, None] - torch.arange(num_block + length)).abs()
+    is_text_pair = torch.zeros_like(distance, dtype=torch.bool)
+    is_text_pair[num_block:, num_block:] = True
+
+    def additive(mask):
+        return torch.zeros(mask.shape, dtype=inputs_embeds.dtype).masked_fill(
+            ~mask, torch.finfo(inputs_embeds.dtype).min
+        )
+
+    mask = additive(sees)
+    if backbone.config.model_type == "modernbert":
+        near = ~is_text_pair | (distance <= backbone.config.local_attention // 2)
+        mask = {"full_attention": mask, "sliding_attention": additive(sees & near)}
+    hidden = backbone(
+        inputs_embeds=inputs_embeds, attention_mask=mask, position_ids=positions.unsqueeze(0)
+    ).last_hidden_state[:, num_block:]
+    weights = attention_mask.to(hidden.dtype)
+    pooled = (hidden * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
+    return stage.output_projection(pooled)
+
+
+@pytest.fixture(params=FAMILIES)
+def prefix_model(make_model, request):
+    return make_model(request.param, context_attention="prefix")
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("num_documents", [0, 4, 6])
+def test_equals_the_masked_joint_run(prefix_model, texts, num_documents, attention):
+    prefix_model.set_attn_implementation(attention)
+    context = torch.randn(num_documents, 32)
+    embeddings = prefix_model.second_stage_model(*texts, dataset_embeddings=context)
+    expected = masked_joint_run(prefix_model, *texts, context)
+    torch.testing.assert_close(embeddings, expected, atol=1e-5, rtol=0)
+
+
+def test_gradients_equal_those_of_the_masked_joint_run(prefix_model, texts, context_documents):
+    model = prefix_model.double()
+    documents, mask = (tensor[:5] for tensor in context_documents)  # the sixth is the null embedding
+    gradients = []
+    for run in (
+        lambda: model(*texts, context_input_ids=documents, context_attention_mask=mask).embeddings,
+        lambda: masked_joint_run(model, *texts, model.first_stage_model(documents, mask)),
+    ):
+        model.zero_grad()
+        run().pow(3).sum().backward()
+        gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    ours, expected = gradients
+    tolerance = 1e-5 if model.config.second_stage_config.model_type == "modernbert" else 1e-9  # it rotates in float32
+    assert ours.keys() == expected.keys()
+    for name in ours:
+        scale = expected[name].abs().max().item()
+        torch.testing.assert_close(ours[name], expected[name], atol=tolerance * max(1.0, scale), rtol=0)
+    assert any("first_stage_model.backbone" in name and g.abs().max() > 1e-6 for name, g in ours.items())
+
+
+def test_a_block_is_the_same_as_its_context_vectors(prefix_model, texts):
+    context = torch.randn(5, 32)
+    block = prefix_model.second_stage_model.encode_block(context)
+    from_block = prefix_model.second_stage_model(*texts, context_block=block)
+    from_vectors = prefix_model.second_stage_model(*texts, dataset_embeddings=context)
+    torch.testing.assert_close(from_block, from_vectors, atol=0, rtol=0)
+
+
+def test_the_context_is_a_set(prefix_model, texts):
+    context = torch.randn(6, 32)
+    forward, backward = (
+        prefix_model.second_stage_model(*texts, dataset_embeddings=rows) for rows in (context, context.flip(0))
+    )
+    torch.testing.assert_close(forward, backward, atol=1e-5, rtol=0)
+
+
+def test_the_context_matters(prefix_model, texts):
+    first, second = (prefix_model.second_stage_model(*texts, dataset_embeddings=torch.randn(6, 32)) for _ in range(2))
+    assert (first - second).abs().amax(dim=1).min() > 1e-3
+
+
+def test_far_text_tokens_of_modernbert_see_the_context_in_a_local_layer(make_model, backbone_config):
+    model = make_model("modernbert", context_attention="prefix")
+    backbone = model.second_stage_model.backbone
+    for layer in backbone.layers:
+        if layer.attention_type == "full_attention":
+            torch.nn.init.zeros_(layer.attn.Wo.weight)
+    input_ids = torch.randint(3, 100, (1, 40))
+    seen = []
+    backbone.register_forward_hook(lambda module, inputs, output: seen.append(output.last_hidden_state[0, -1]))
+    for _ in range(2):
+        model.second_stage_model(input_ids, context_block=model.second_stage_model.encode_block(torch.randn(6, 32)))
+    assert (seen[1] - seen[3]).abs().max() > 1e-3
+
+
+def test_a_block_survives_the_disk(make_model, texts, context_documents, tmp_path):
+    model = make_model("bert", context_attention="prefix", pooling="context_frequency")
+    context = model.encode_context(*context_documents)
+    context.block.save(tmp_path / "block.safetensors")
+    loaded = ContextBlock.load(tmp_path / "block.safetensors")
+    assert (loaded.model_fingerprint, loaded.context_hash) == (
+        context.block.model_fingerprint,
+        context.block.context_hash,
+    )
+    expected = model.encode_texts(*texts, context=context)
+    torch.testing.assert_close(model.second_stage_model(*texts, context_block=loaded), expected, atol=0, rtol=0)
+
+
+def test_a_cast_block_serves_the_cast_model(make_model, texts, context_documents):
+    model = make_model(context_attention="prefix", pooling="context_frequency")
+    context = model.encode_context(*context_documents)
+    expected = model.encode_texts(*texts, context=context)
+    model = model.to(torch.bfloat16)
+    embeddings = model.encode_texts(*texts, context=context.to(dtype=torch.bfloat16))
+    assert embeddings.dtype == torch.bfloat16
+    assert torch.cosine_similarity(embeddings.float(), expected).min() > 0.99
+
+
+def test_a_block_of_another_model_is_refused(make_model, texts, context_documents):
+    model, other = (make_model(context_attention="prefix") for _ in range(2))
+    block = model.encode_context(*context_documents).block
+    with pytest.raises(ValueError, match="made by another model"):
+        other.second_stage_model(*texts, context_block=block)
+
+
+def test_a_block_is_refused_after_a_training_step(make_model, texts, context_documents):
+    model = make_model(context_attention="prefix")
+    context = model.encode_context(*context_documents)
+    model(*texts, *context_documents).embeddings.sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.encode_texts(*texts, context=context)
+
+
+def test_a_block_of_another_size_is_refused(make_model, texts, context_documents):
+    model, larger = (make_model(context_attention="prefix", context_size=size) for size in (6, 7))
+    block = model.second_stage_model.encode_block()
+    with pytest.raises(ValueError, match="3 layers of 8 tokens, but this model needs 3 layers of 9"):
+        larger.second_stage_model(*texts, context_block=block)
+
+
+def test_a_block_with_more_context_is_refused(make_model, texts):
+    stage = make_model(context_attention="prefix").second_stage_model
+    with pytest.raises(ValueError, match="give it alone"):
+        stage(*texts, dataset_embeddings=torch.randn(2, 32), context_block=stage.encode_block())
+
+
+def test_a_context_per_text_is_refused(make_model, texts):
+    stage = make_model(context_attention="prefix").second_stage_model
+    with pytest.raises(ValueError, match="shares one context between all texts"):
+        stage(*texts, dataset_embeddings=torch.randn(4, 6, 32))
+
+
+def test_joint_attention_has_no_block(make_model, texts):
+    block = make_model(context_attention="prefix").second_stage_model.encode_block()
+    stage = make_model(context_attention="joint").second_stage_model
+    with pytest.raises(ValueError, match="context_attention='joint'"):
+        stage.encode_block()
+    with pytest.raises(ValueError, match="of use in prefix attention only"):
+        stage(*texts, context_block=block)
+
+
+def test_a_missing_or_torn_block_file_is_named(tmp_path):
+    path = tmp_path / "block.safetensors"
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        ContextBlock.load(path)
+    path.write_bytes(b"torn")
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        ContextBlock.load(path)
+
+
+def test_a_failed_save_keeps_the_old_block(make_model, tmp_path, monkeypatch):
+    block = make_model(context_attention="prefix").second_stage_model.encode_block()
+    path = tmp_path / "block.safetensors"
+    block.save(path)
+    before = path.read_bytes()
+
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("cde_hf.modeling.corpus_context.save_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        block.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

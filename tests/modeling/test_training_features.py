@@ -1,0 +1,95 @@
+"""bfloat16, gradient checkpointing and `torch.compile`: the same numbers by other means."""
+
+import shutil
+
+import pytest
+import torch
+
+
+FAMILIES = ["nomic_bert", "modernbert", "bert"]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(params=["joint", "prefix"])
+def mode(request):
+    return request.param
+
+
+def gradients(model, texts, context_documents):
+    model.zero_grad()
+    torch.manual_seed(5)
+    model(*texts, *context_documents).embeddings.pow(2).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def test_gradient_checkpointing_gives_the_same_gradients(make_model, family, mode, texts, context_documents):
+    model = make_model(family, context_attention=mode, sequence_dropout_prob=0.3).train()
+    expected = gradients(model, texts, context_documents)
+    model.gradient_checkpointing_enable()
+    assert model.is_gradient_checkpointing
+    runs = []
+    model.second_stage_model.backbone.register_forward_hook(lambda *_: runs.append("forward"))
+    layer_runs = []
+    first_layer = next(
+        m for m in model.second_stage_model.backbone.modules() if type(m).__name__.endswith("Attention")
+    )
+    first_layer.register_forward_hook(lambda *_: layer_runs.append("layer"))
+    checkpointed = gradients(model, texts, context_documents)
+    assert len(layer_runs) == 2 * len(runs)  # it really ran again in the backward pass
+    for name in expected:
+        torch.testing.assert_close(checkpointed[name], expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_reentrant_checkpointing_is_refused_in_prefix_attention(make_model, texts, context_documents):
+    model = make_model(context_attention="prefix").train()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(ValueError, match="'use_reentrant': False"):
+        model(*texts, *context_documents)
+
+
+def test_bfloat16_is_close_to_float32(make_model, family, mode, texts, context_documents):
+    model = make_model(family, context_attention=mode, pooling="context_frequency")
+    expected = model(*texts, *context_documents).embeddings
+    output = model.to(torch.bfloat16)(*texts, *context_documents)
+    assert output.embeddings.dtype == torch.bfloat16
+    assert torch.cosine_similarity(output.embeddings.float(), expected).min() > 0.98
+    output.embeddings.float().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_autocast_is_close_to_float32(make_model, mode, texts, context_documents):
+    model = make_model(context_attention=mode)
+    expected = model(*texts, *context_documents).embeddings
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        embeddings = model(*texts, *context_documents).embeddings
+    assert torch.cosine_similarity(embeddings.float(), expected).min() > 0.98
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on the CPU")
+def test_compiled_stages_give_the_same_numbers(make_model, family, mode, texts, context_documents):
+    model = make_model(family, context_attention=mode, pooling="context_frequency")
+    expected = model.first_stage_model(*context_documents)
+    torch.testing.assert_close(torch.compile(model.first_stage_model)(*context_documents), expected, atol=1e-5, rtol=0)
+    context = {"dataset_embeddings": expected.detach(), "token_frequencies": torch.rand(100)}
+    if mode == "prefix":
+        context = {"context_block": model.second_stage_model.encode_block(*context.values())}
+    expected = model.second_stage_model(*texts, **context)
+    compiled = torch.compile(model.second_stage_model)(*texts, **context)
+    torch.testing.assert_close(compiled, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs g++ on the CPU")
+def test_a_compiled_model_trains(make_model, mode, texts, context_documents):
+    model = make_model(context_attention=mode, sequence_dropout_prob=0.0).train()
+    expected = gradients(model, texts, context_documents)
+    compiled = torch.compile(model)
+    model.zero_grad()
+    compiled(*texts, *context_documents).embeddings.pow(2).sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], atol=1e-4, rtol=1e-4)

@@ -1,0 +1,73 @@
+"""Who may import whom inside of the package, read from the source files."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import cde_hf
+
+
+PACKAGE = Path(cde_hf.__file__).parent
+
+# Each part and the parts it may import. `modeling` ships inside of every checkpoint, so it sees nothing of ours.
+MAY_IMPORT = {
+    "modeling": set(),
+    "data": set(),
+    "batching": {"data"},
+    "retrieval": {"modeling", "data"},
+    "hub": {"modeling", "data"},
+    "trainer": {"modeling", "data", "batching", "retrieval"},
+}
+
+
+def imported_names(path):
+    """Absolute dotted names of all that a file of the package imports from the package."""
+    package = ["cde_hf", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def violations(path):
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    for name in imported_names(path):
+        parts = name.split(".")
+        if parts[0] != "cde_hf" or part not in MAY_IMPORT:
+            continue
+        if parts[1] != part and parts[1] not in MAY_IMPORT[part]:
+            yield name
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_go_one_way(path):
+    assert not list(violations(path))
+
+
+def test_a_wrong_arrow_is_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "readers.py"
+    path.write_text(
+        "from ..modeling import CDEModel\nfrom cde_hf.batching import plan\nfrom .prompts import PROMPTS\n"
+    )
+    assert list(violations(path)) == ["cde_hf.modeling.CDEModel", "cde_hf.batching.plan"]
+
+
+def test_the_command_line_sees_public_names_only():
+    for name in imported_names(PACKAGE / "cli.py"):
+        if name.startswith("cde_hf."):
+            assert name.split(".")[1] in {*cde_hf.__all__, "__version__"}, name
+
+
+def test_shipped_files_are_flat_and_import_one_name_at_a_time():
+    # What transformers copies into a checkpoint it finds by a regular expression that knows `from .name import X`
+    # alone.
+    for path in (PACKAGE / "modeling").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                assert node.level == 1 and node.module and "." not in node.module, (path.name, ast.unparse(node))

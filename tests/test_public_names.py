@@ -1,0 +1,29 @@
+"""The names that users import. A change here is a change of the interface."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import cde_hf
+
+
+PUBLIC_NAMES = ["CDEConfig", "CDEModel", "CDEOutput", "ContextBlock", "CorpusContext", "sample_documents"]
+
+
+def test_the_public_names_are_these():
+    assert sorted(cde_hf.__all__) == sorted(PUBLIC_NAMES)
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_every_public_name_is_documented(name):
+    assert getattr(cde_hf, name).__doc__
+
+
+@pytest.mark.parametrize("path", sorted(Path(cde_hf.__file__).parent.rglob("*.py")), ids=lambda path: path.name)
+def test_a_file_says_what_it_is_for_and_uses_neither_print_nor_assert(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree)
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.Assert)
+        assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print")
