@@ -1,8 +1,10 @@
 """The command `cde-hf`."""
 
+import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from transformers import AutoModel
 
@@ -25,13 +27,46 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_help_teaches(capsys):
-    for arguments in (["--help"], ["convert", "--help"]):
-        with pytest.raises(SystemExit):
-            build_parser().parse_args(arguments)
-    output = capsys.readouterr().out
-    assert "write a released checkpoint" in output
-    assert "example: cde-hf convert jxm/cde-small-v1 cde-small-v1" in output
+@pytest.mark.parametrize("command", ["convert", "prepare", "inspect"])
+def test_help_teaches_by_example(command, capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([command, "--help"])
+    assert f"example: cde-hf {command} " in capsys.readouterr().out
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    topics = ["cat purrs sofa", "dog barks moon", "whale swims sea"]
+    rows = [{"ask": f"q{n} {topics[n % 3]}", "reply": f"d{n} {topics[n % 3]} x{n % 7}"} for n in range(60)]
+    path = tmp_path / "animals.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
+    plan = str(tmp_path / "plan")
+    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
+    main(["prepare", str(pairs_file), plan, *options])
+    assert "60 pairs, 1 domains, 3 clusters" in capsys.readouterr().out
+    main(["inspect", plan])
+    assert "60 pairs" in capsys.readouterr().out
+    assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()
+
+
+def test_the_graph_backend_is_an_option(pairs_file, tmp_path, capsys):
+    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
+    main(["prepare", str(pairs_file), str(tmp_path / "plan"), *options, "--backend", "graph"])
+    assert "3 clusters" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
+    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
+    main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "cde_hf.cli"]
+    subprocess.run([*launch, "prepare", str(pairs_file), str(tmp_path / "two"), *options], check=True)
+    for path in (tmp_path / "one").glob("*.npy"):
+        np.testing.assert_array_equal(np.load(path), np.load(tmp_path / "two" / path.name))
 
 
 def test_the_command_is_installed():

@@ -8,7 +8,41 @@ import pytest
 import cde_hf
 
 
-PUBLIC_NAMES = ["CDEConfig", "CDEModel", "CDEOutput", "ContextBlock", "CorpusContext", "sample_documents"]
+PUBLIC_NAMES = [
+    "BatchPlan",
+    "CDEConfig",
+    "CDEModel",
+    "CDEOutput",
+    "ClusteredBatchSampler",
+    "ContextBlock",
+    "CorpusContext",
+    "FalseNegativeFilter",
+    "GraphSettings",
+    "KMeansSettings",
+    "PairSource",
+    "Prompts",
+    "RetrievalSet",
+    "SentenceTransformerSurrogate",
+    "TfidfSurrogate",
+    "batch_statistics",
+    "check_pairs",
+    "cluster_pairs",
+    "docstring_pairs",
+    "docstring_split",
+    "find_communities",
+    "format_statistics",
+    "load_pairs",
+    "load_retrieval_set",
+    "load_sources",
+    "prepare_batch_plan",
+    "retrieval_set_from_pairs",
+    "sample_documents",
+    "save_checkpoint",
+    "save_retrieval_set",
+    "save_with_context",
+    "sentence_transformers_batch_sampler",
+    "write_inspection_page",
+]
 
 
 def test_the_public_names_are_these():

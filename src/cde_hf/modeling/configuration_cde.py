@@ -47,6 +47,8 @@ class CDEConfig(PreTrainedConfig):
             are left out of the pooling, not of the attention.
         output_residual (`bool`, *optional*, defaults to `False`):
             Whether the pooled vector is added to the output of the second stage's head.
+        has_first_stage (`bool`, *optional*, defaults to `True`):
+            Whether the first stage is part of the checkpoint. One that is saved with its context can do without.
         has_null_embedding (`bool`, *optional*, defaults to `True`):
             Whether the model has a learned vector that stands in for missing context documents.
         sequence_dropout_prob (`float`, *optional*, defaults to `0.005`):
@@ -94,6 +96,7 @@ class CDEConfig(PreTrainedConfig):
     learn_frequency_scale: bool = False
     instruction_end_id: int | None = None
     output_residual: bool = False
+    has_first_stage: bool = True
     has_null_embedding: bool = True
     sequence_dropout_prob: float | int = 0.005
     context_dropout_prob: float | int = 0.0

@@ -13,11 +13,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers.utils import logging
 
 from .context_attention import LayerKeysValues
+from .fingerprint import tensor_hash
 
+
+logger = logging.get_logger(__name__)
 
 T = TypeVar("T")
+
+_BLOCK_KIND = "cde_context_block"
+_CONTEXT_KIND = "cde_corpus_context"
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,7 @@ class ContextBlock:
             (key.to(device=device, dtype=dtype), value.to(device=device, dtype=dtype))
             for key, value in self.keys_values
         )
-        frequencies = self.token_frequencies
-        return replace(
-            self,
-            keys_values=keys_values,
-            token_frequencies=frequencies.to(device=device) if frequencies is not None else None,
-        )
+        return replace(self, keys_values=keys_values, token_frequencies=_move(self.token_frequencies, device))
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the block to one safetensors file, which replaces an older one only when it is whole."""
@@ -63,12 +65,12 @@ class ContextBlock:
         if self.token_frequencies is not None:
             tensors["token_frequencies"] = self.token_frequencies.detach().contiguous()
         names = {"model_fingerprint": self.model_fingerprint, "context_hash": self.context_hash}
-        _save_atomically(tensors, {"cde_context_block": json.dumps(names)}, Path(path))
+        _save_atomically(tensors, {_BLOCK_KIND: json.dumps(names)}, Path(path))
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ContextBlock":
         """Reads a block that [`ContextBlock.save`] wrote."""
-        tensors, metadata = _load(Path(path), "cde_context_block")
+        tensors, metadata = _load(Path(path), _BLOCK_KIND)
         num_layers = sum(name.startswith("keys.") for name in tensors)
         keys_values = tuple((tensors[f"keys.{index}"], tensors[f"values.{index}"]) for index in range(num_layers))
         return cls(keys_values, tensors.get("token_frequencies"), **metadata)
@@ -77,35 +79,83 @@ class ContextBlock:
 @dataclass(frozen=True)
 class CorpusContext:
     """
-    What a model knows of a corpus, made by [`CDEModel.encode_context`].
+    What a model knows of a corpus: made once, used for every text, saved beside vectors or inside of a checkpoint.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`):
-            First-stage vectors of the context documents.
-        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`):
+        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            First-stage vectors of the context documents. `None` for no context at all.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share of the context documents that contain each token.
-        first_stage_fingerprint (`str`):
+        first_stage_fingerprint (`str`, *optional*):
             Name of the first stage that made the vectors.
-        second_stage_fingerprint (`str`):
+        second_stage_fingerprint (`str`, *optional*):
             Name of the second stage that reads them.
+        documents (`tuple[str, ...]`, *optional*):
+            The context documents, if they are known.
         block (`ContextBlock`, *optional*):
             The cached context block, in prefix attention.
+
+    Example:
+
+    ```python
+    >>> CorpusContext.null().embeddings is None
+    True
+
+    ```
     """
 
-    embeddings: Tensor
-    token_frequencies: Tensor
-    first_stage_fingerprint: str
-    second_stage_fingerprint: str
+    embeddings: Tensor | None = None
+    token_frequencies: Tensor | None = None
+    first_stage_fingerprint: str | None = None
+    second_stage_fingerprint: str | None = None
+    documents: tuple[str, ...] | None = None
     block: ContextBlock | None = None
+
+    @classmethod
+    def null(cls) -> "CorpusContext":
+        """No context: the model as a plain biencoder."""
+        return cls()
+
+    @property
+    def hash(self) -> str:
+        """A short name for the contents, the same in every process."""
+        return tensor_hash(self.embeddings, self.token_frequencies)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "CorpusContext":
         """A copy on another device or in another floating point type. Token frequencies stay in float32."""
+        if self.embeddings is None:
+            return self
         return replace(
             self,
             embeddings=self.embeddings.to(device=device, dtype=dtype),
-            token_frequencies=self.token_frequencies.to(device=device),
+            token_frequencies=_move(self.token_frequencies, device),
             block=self.block.to(device, dtype) if self.block is not None else None,
         )
+
+    def save(self, path: str | os.PathLike) -> None:
+        """
+        Writes the context to one safetensors file, which replaces an older one only when it is whole.
+
+        The context block is left out: it is many times larger than the vectors, from which it is computed in a moment.
+        """
+        tensors = {
+            name: tensor.detach().cpu().contiguous()
+            for name, tensor in (("embeddings", self.embeddings), ("token_frequencies", self.token_frequencies))
+            if tensor is not None
+        }
+        metadata = {
+            "first_stage_fingerprint": self.first_stage_fingerprint,
+            "second_stage_fingerprint": self.second_stage_fingerprint,
+            "documents": self.documents,
+        }
+        _save_atomically(tensors, {_CONTEXT_KIND: json.dumps(metadata)}, Path(path))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "CorpusContext":
+        """Reads a context that [`CorpusContext.save`] wrote."""
+        tensors, metadata = _load(Path(path), _CONTEXT_KIND)
+        documents = metadata.pop("documents")
+        return cls(**tensors, **metadata, documents=tuple(documents) if documents is not None else None)
 
 
 def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
@@ -163,6 +213,30 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
     return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
 
 
+def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
+    """
+    Repeats documents until there are `size`, each as often as any other up to one, for a model without null embedding.
+
+    Example:
+
+    ```python
+    >>> sorted(fill_documents(["a", "b"], 4))
+    ['a', 'a', 'b', 'b']
+
+    ```
+    """
+    num_missing = size - len(documents)
+    if num_missing <= 0:
+        return documents
+    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this checkpoint needs.")
+    times, rest = divmod(num_missing, len(documents))
+    return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
+
+
+def _move(tensor: Tensor | None, device: torch.device | str | None) -> Tensor | None:
+    return tensor.to(device=device) if tensor is not None else None
+
+
 def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         save_file(tensors, Path(folder) / path.name, metadata=metadata)
@@ -183,4 +257,4 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(metadata[kind])
 
 
-__all__ = ["ContextBlock", "CorpusContext", "count_token_frequencies", "sample_documents"]
+__all__ = ["ContextBlock", "CorpusContext", "count_token_frequencies", "fill_documents", "sample_documents"]

@@ -1,0 +1,154 @@
+"""The batch plan: what clustering leaves on disk, and all that the sampler and the filter need."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from .text_hashes import hash_text
+
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+
+_NUM_CHECKED_ROWS = 1_000
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """
+    Clusters, surrogate vectors and statistics of the pairs of one data set, in a folder made by `cde-hf prepare`.
+
+    The arrays are memory-mapped: opening a plan of any size takes no time and little memory.
+
+    Args:
+        folder (`Path`):
+            Where it lies.
+        manifest (`dict`):
+            Data fingerprint, domains, surrogates, settings and statistics.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "BatchPlan":
+        """Opens a plan, refusing one that is torn or of another version."""
+        folder = Path(folder)
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileNotFoundError(
+                f"`{folder}` holds no batch plan. Make one with `cde-hf prepare DATA {folder}`."
+            ) from None
+        if manifest["format_version"] != FORMAT_VERSION:
+            raise ValueError(
+                f"`{folder}` is a batch plan of version {manifest['format_version']}, but this package reads version "
+                f"{FORMAT_VERSION}. Prepare it again."
+            )
+        plan = cls(folder, manifest)
+        plan._check_arrays()
+        return plan
+
+    def __len__(self) -> int:
+        return self.manifest["num_pairs"]
+
+    @property
+    def domains(self) -> list[str]:
+        """Names of the domains."""
+        return self.manifest["domains"]
+
+    @cached_property
+    def domain_ids(self) -> np.ndarray:
+        """Domain of each pair, of shape `(num_pairs,)`."""
+        return self._array("domain_ids")
+
+    @cached_property
+    def cluster_ids(self) -> np.ndarray:
+        """Cluster of each pair, of shape `(num_pairs,)`. No cluster has pairs of two domains."""
+        return self._array("cluster_ids")
+
+    @cached_property
+    def centroids(self) -> np.ndarray:
+        """Centroids, of shape `(num_clusters, 2 * dim)`."""
+        return self._array("centroids")
+
+    @cached_property
+    def cluster_domains(self) -> np.ndarray:
+        """Domain of each cluster, of shape `(num_clusters,)`."""
+        return self._array("cluster_domains")
+
+    @cached_property
+    def text_hashes(self) -> np.ndarray:
+        """Hashes of query and document of each pair, of shape `(num_pairs, 2)`."""
+        return self._array("text_hashes")
+
+    @cached_property
+    def filter_queries(self) -> np.ndarray:
+        """Vectors of the queries by which negatives are filtered, of shape `(num_pairs, dim)`."""
+        return self._array(f"{self._filter_name}_queries")
+
+    @cached_property
+    def filter_documents(self) -> np.ndarray:
+        """Vectors of the documents by which negatives are filtered, of shape `(num_pairs, dim)`."""
+        return self._array(f"{self._filter_name}_documents")
+
+    @cached_property
+    def negative_offsets(self) -> np.ndarray | None:
+        """Place of each pair's first hard negative among all, of shape `(num_pairs + 1,)`, if the data has any."""
+        return self._array("negative_offsets") if self.manifest["has_negatives"] else None
+
+    @cached_property
+    def negative_hashes(self) -> np.ndarray | None:
+        """Hashes of the hard negatives, of shape `(num_negatives,)`, if the data has any."""
+        return self._array("negative_hashes") if self.manifest["has_negatives"] else None
+
+    @cached_property
+    def filter_negatives(self) -> np.ndarray | None:
+        """Vectors of the hard negatives, of shape `(num_negatives, dim)`, if the data has any."""
+        return self._array(f"{self._filter_name}_negatives") if self.manifest["has_negatives"] else None
+
+    def check_dataset(self, dataset: Dataset) -> None:
+        """Refuses a data set that the plan was not made for, by its length and a thousand of its rows."""
+        if len(dataset) != len(self):
+            raise ValueError(
+                f"The batch plan `{self.folder}` was made for {len(self):,} pairs, but the data set has "
+                f"{len(dataset):,}. Give the data set it was made for, or prepare it again."
+            )
+        rows = np.unique(np.linspace(0, len(self) - 1, _NUM_CHECKED_ROWS).astype(np.int64))
+        sample = dataset.select(rows).select_columns(["query", "document"])[:]
+        hashes = [(hash_text(q), hash_text(d)) for q, d in zip(sample["query"], sample["document"], strict=True)]
+        is_other = (self.text_hashes[rows] != np.array(hashes, dtype=np.uint64)).any(axis=1)
+        if is_other.any():
+            raise ValueError(
+                f"The batch plan `{self.folder}` was made for other data: row {rows[is_other][0]} has another text. "
+                "Give the data set it was made for, in its order, or prepare it again."
+            )
+
+    @property
+    def _filter_name(self) -> str:
+        return "filter" if self.manifest["filter_surrogate"] is not None else "clustering"
+
+    def _array(self, name: str) -> np.ndarray:
+        return np.load(self.folder / f"{name}.npy", mmap_mode="r")
+
+    def _check_arrays(self) -> None:
+        for name, shape in self.manifest["arrays"].items():
+            try:
+                found = list(self._array(name).shape)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"The batch plan `{self.folder}` is torn: `{name}.npy` cannot be read ({error}). Prepare it again."
+                ) from error
+            if found != shape:
+                raise ValueError(
+                    f"The batch plan `{self.folder}` is torn: `{name}.npy` has the shape {found}, but the manifest "
+                    f"says {shape}. Prepare it again."
+                )
+
+
+__all__ = ["FORMAT_VERSION", "MANIFEST", "BatchPlan"]

@@ -1,0 +1,144 @@
+"""
+Paired k-means: clusters of pairs in which each query is close to the others' documents.
+
+Two pairs are close when each one's query is close to the other's document. With surrogate vectors `q` and `d` this is
+Euclidean k-means over both concatenations of every pair:
+
+1. The rows `d⊕q` and `q⊕d` of all pairs (or of a sample of them, if there are many) train FAISS k-means, from several
+   random starts.
+2. If more than one start is asked for, as many that spread the first centroids (AFK-MC²) are tried as well: they often
+   find what random starts miss, and the best of all is taken.
+3. A pair's cluster is that of its row `d⊕q`.
+"""
+
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+
+
+_BLOCK_SIZE = 65_536
+
+
+@dataclass(frozen=True)
+class KMeansSettings:
+    """
+    Settings of [`cluster_pairs`]. The defaults are the paper's.
+
+    Args:
+        num_iterations (`int`, *optional*, defaults to `100`):
+            Iterations of a start.
+        num_starts (`int`, *optional*, defaults to `3`):
+            Random starts, of which the best counts. More than one adds as many with spread centroids.
+        spherical (`bool`, *optional*, defaults to `False`):
+            Whether rows and centroids are normalised and compared by inner product.
+        max_training_pairs (`int`, *optional*, defaults to `1000000`):
+            Pairs to train on; of more, a random sample is drawn, and all are assigned in a stream.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the starts and of the sample.
+    """
+
+    num_iterations: int = 100
+    num_starts: int = 3
+    spherical: bool = False
+    max_training_pairs: int = 1_000_000
+    seed: int = 0
+
+
+def cluster_pairs(
+    queries: np.ndarray, documents: np.ndarray, num_clusters: int, *, settings: KMeansSettings | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Clusters pairs by paired k-means.
+
+    Args:
+        queries (`np.ndarray` of shape `(num_pairs, dim)`):
+            Surrogate vectors of the queries; may be memory-mapped and of half precision.
+        documents (`np.ndarray` of shape `(num_pairs, dim)`):
+            Surrogate vectors of the documents.
+        num_clusters (`int`):
+            Number of clusters to look for. Those in which no pair falls are left out of the result.
+        settings (`KMeansSettings`, *optional*):
+            How to cluster.
+
+    Returns:
+        `tuple[np.ndarray, np.ndarray]`: Cluster of each pair, of shape `(num_pairs,)`, and centroids of shape
+        `(num_found, 2 * dim)`.
+    """
+    settings = settings or KMeansSettings()
+    num_pairs = len(queries)
+    if not 1 <= num_clusters <= num_pairs:
+        raise ValueError(
+            f"`num_clusters` must be between 1 and the number of pairs, {num_pairs}, got {num_clusters}. Use larger "
+            "clusters or more pairs."
+        )
+    training_rows = _training_rows(queries, documents, settings)
+    kmeans = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_RANDOM)
+    if settings.num_starts > 1:
+        spread = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_AFK_MC2)
+        # The objective is a sum of inner products or of squared distances.
+        if (spread.obj[-1] > kmeans.obj[-1]) == settings.spherical:
+            kmeans = spread
+    del training_rows
+    cluster_ids = np.empty(num_pairs, dtype=np.int32)
+    for start in range(0, num_pairs, _BLOCK_SIZE):
+        block = slice(start, start + _BLOCK_SIZE)
+        rows = _rows(documents[block], queries[block], spherical=settings.spherical)
+        cluster_ids[block] = kmeans.index.search(rows, 1)[1][:, 0]
+    found, cluster_ids = np.unique(cluster_ids, return_inverse=True)
+    return cluster_ids.astype(np.int32), kmeans.centroids[found]
+
+
+def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = False) -> np.ndarray:
+    """
+    Both concatenations of each pair, `d⊕q` first.
+
+    Returns:
+        `np.ndarray` of shape `(2 * num_pairs, 2 * dim)`: The rows that paired k-means runs on, in float32.
+    """
+    num_pairs, dim = queries.shape
+    rows = np.empty((2 * num_pairs, 2 * dim), dtype=np.float32)
+    rows[:num_pairs, :dim] = rows[num_pairs:, dim:] = documents
+    rows[:num_pairs, dim:] = rows[num_pairs:, :dim] = queries
+    if spherical:
+        faiss.normalize_L2(rows)
+    return rows
+
+
+def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings, init_method: int) -> faiss.Kmeans:
+    kmeans = faiss.Kmeans(
+        rows.shape[1],
+        num_clusters,
+        niter=settings.num_iterations,
+        nredo=settings.num_starts,
+        spherical=settings.spherical,
+        seed=settings.seed,
+        init_method=init_method,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(rows),  # FAISS would draw a sample of its own
+        gpu=_num_gpus() > 0,
+    )
+    kmeans.train(rows)
+    return kmeans
+
+
+def _training_rows(queries: np.ndarray, documents: np.ndarray, settings: KMeansSettings) -> np.ndarray:
+    if len(queries) > settings.max_training_pairs:
+        generator = np.random.default_rng(settings.seed)
+        sample = np.sort(generator.choice(len(queries), settings.max_training_pairs, replace=False))
+        queries, documents = queries[sample], documents[sample]
+    return pair_rows(queries, documents, spherical=settings.spherical)
+
+
+def _rows(left: np.ndarray, right: np.ndarray, *, spherical: bool) -> np.ndarray:
+    rows = np.concatenate([left, right], axis=1, dtype=np.float32)
+    if spherical:
+        faiss.normalize_L2(rows)
+    return rows
+
+
+def _num_gpus() -> int:
+    return faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
+
+
+__all__ = ["KMeansSettings", "cluster_pairs", "pair_rows"]

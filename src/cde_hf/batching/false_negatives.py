@@ -1,0 +1,88 @@
+"""
+Finds the documents of a batch that are probably right answers too, and should not count as negatives.
+
+With the surrogate's score `f`, document `d'` is left out of the negatives of the pair `(q, d)` if
+`f(q, d') >= f(q, d) + margin`. A text equal to the positive's, and the document of an equal query, always are; the
+positive itself never is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .batch_plan import BatchPlan
+
+
+@dataclass(frozen=True, eq=False)
+class FalseNegativeFilter:
+    """
+    Filter of one batch plan, called with the row numbers of a batch.
+
+    Args:
+        plan (`BatchPlan`):
+            The plan, whose surrogate vectors are read.
+        margin (`float`, *optional*, defaults to `0.0`):
+            How much a score may lie above the positive's before the document is left out. Negative: how much below it
+            must lie.
+        relative_margin (`float`, *optional*):
+            The same as a share of the positive's score, in place of `margin`: `-0.05` leaves out all above 95 % of it.
+    """
+
+    plan: BatchPlan
+    margin: float = 0.0
+    relative_margin: float | None = None
+
+    def __call__(self, rows: Sequence[int]) -> np.ndarray:
+        """
+        Finds the false negatives of a batch.
+
+        Args:
+            rows (`Sequence[int]`):
+                Row numbers of the batch.
+
+        Returns:
+            `np.ndarray` of shape `(num_rows, num_rows + num_negatives)`: `True` where a document must not count as a
+            negative. The columns are the documents of the rows and then their hard negatives, row by row.
+        """
+        rows = np.asarray(rows)
+        scores = surrogate_scores(self.plan, rows)  # (num_rows, num_rows + num_negatives)
+        positives = np.diagonal(scores)[:, None]
+        margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positives)
+        is_false = (scores >= positives + margin) | self._has_equal_text(rows)
+        np.fill_diagonal(is_false, False)
+        return is_false
+
+    def _has_equal_text(self, rows: np.ndarray) -> np.ndarray:
+        queries, documents = self.plan.text_hashes[rows].T
+        equal = (documents[:, None] == documents) | (queries[:, None] == queries)
+        places = negative_places(self.plan, rows)
+        if places is None:
+            return equal
+        return np.concatenate([equal, documents[:, None] == self.plan.negative_hashes[places]], axis=1)
+
+
+def surrogate_scores(plan: BatchPlan, rows: np.ndarray) -> np.ndarray:
+    """
+    Scores of the queries of a batch with its documents and then its hard negatives, by the plan's filter surrogate.
+
+    Returns:
+        `np.ndarray` of shape `(num_rows, num_rows + num_negatives)`: The scores, in float32.
+    """
+    queries = plan.filter_queries[rows].astype(np.float32)
+    documents = plan.filter_documents[rows].astype(np.float32)
+    places = negative_places(plan, rows)
+    if places is not None:
+        documents = np.concatenate([documents, plan.filter_negatives[places].astype(np.float32)])
+    return queries @ documents.T
+
+
+def negative_places(plan: BatchPlan, rows: np.ndarray) -> np.ndarray | None:
+    """Places of the hard negatives of a batch among all of the plan's, row by row, if the data has any."""
+    if plan.negative_offsets is None:
+        return None
+    starts, stops = plan.negative_offsets[rows], plan.negative_offsets[rows + 1]
+    return np.concatenate([np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)])
+
+
+__all__ = ["FalseNegativeFilter", "negative_places", "surrogate_scores"]

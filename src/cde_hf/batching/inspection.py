@@ -1,0 +1,188 @@
+"""One self-contained HTML page about a batch plan, on which a person can judge whether the clusters make sense."""
+
+import html
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .batch_plan import BatchPlan
+from .statistics import hardness_by_cluster_size
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2430; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #d5dae1; }
+table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .8rem; text-align: left; vertical-align:
+top; } th { background: #eef1f5; } tr + tr { border-top: 1px solid #e4e8ee; } td.number { text-align: right; }
+svg text { font: 12px system-ui, sans-serif; fill: #4a5565; } svg rect { fill: #3d6fb4; }
+details { margin: .5rem 0; } summary { cursor: pointer; } p.note { color: #4a5565; }
+"""
+
+
+def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
+    """
+    Writes the page.
+
+    Args:
+        plan (`BatchPlan`):
+            The plan.
+        path (`str` or `Path`):
+            HTML file to write.
+    """
+    path = Path(path)
+    samples = json.loads((plan.folder / "samples.json").read_text(encoding="utf-8"))
+    sections = [
+        _overview(plan),
+        _cluster_sizes(plan),
+        _hardness(plan),
+        _filtered_share(plan),
+        _sample_clusters(samples["clusters"]),
+        _filtered_negatives(samples["filtered"]),
+    ]
+    page = (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        f"<title>Batch plan {_text(plan.folder.name)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>Batch plan {_text(plan.folder.name)}</h1>{''.join(sections)}</body></html>\n"
+    )
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(page, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def format_statistics(plan: BatchPlan) -> str:
+    """The statistics of a plan as a text for the terminal."""
+    statistics, manifest = plan.manifest["statistics"], plan.manifest
+    smallest, quarter, median, three_quarters, largest = statistics["cluster_size_quantiles"]
+    lines = [
+        f"{manifest['num_pairs']:,} pairs, {len(plan.domains)} domains, {statistics['num_clusters']:,} clusters",
+        f"cluster sizes: {smallest} smallest, {quarter} / {median} / {three_quarters} quartiles, {largest} largest",
+        f"surrogate: {_describe(manifest['surrogate'])}; filter: "
+        f"{_describe(manifest['filter_surrogate'] or manifest['surrogate'])}",
+        "",
+        f"{'batch':>6}  {'grouping':<8}  {'hardness':>8}  {'filtered':>8}",
+    ]
+    for entry in statistics["batches"]:
+        lines.append(
+            f"{entry['batch_size']:>6}  {entry['grouping']:<8}  {entry['hardness']:>8.3f}  "
+            f"{entry['filtered_share']:>8.1%}"
+        )
+    return "\n".join(lines)
+
+
+def _overview(plan: BatchPlan) -> str:
+    manifest, statistics = plan.manifest, plan.manifest["statistics"]
+    rows = [
+        ("Pairs", f"{manifest['num_pairs']:,}"),
+        ("Domains", f"{len(plan.domains):,}"),
+        ("Clusters", f"{statistics['num_clusters']:,}, wanted size {manifest['cluster_size']}"),
+        ("Clustering", _describe(manifest["clustering"])),
+        ("Surrogate", _describe(manifest["surrogate"])),
+        ("Filter surrogate", _describe(manifest["filter_surrogate"] or manifest["surrogate"])),
+        ("Data fingerprint", manifest["data_fingerprint"]),
+    ]
+    domains = [
+        (name, f"{entry['num_pairs']:,}", f"{entry['num_clusters']:,}")
+        for name, entry in statistics["domains"].items()
+    ]
+    table = _table(("Domain", "Pairs", "Clusters"), domains)
+    return _table(("Plan", ""), rows) + f"<details><summary>All domains</summary>{table}</details>"
+
+
+def _cluster_sizes(plan: BatchPlan) -> str:
+    sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
+    counts, edges = np.histogram(sizes, bins=min(20, max(1, sizes.max() - sizes.min())))
+    labels = [f"{round(low)}–{round(high)}" for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    return "<h2>Cluster sizes</h2><p class='note'>Number of clusters by number of pairs.</p>" + _bars(labels, counts)
+
+
+def _hardness(plan: BatchPlan) -> str:
+    entries = plan.manifest["statistics"]["batches"]
+    rows = [
+        (entry["batch_size"], entry["grouping"], f"{entry['hardness']:.3f}", f"{entry['filtered_share']:.1%}")
+        for entry in entries
+    ]
+    by_size = [
+        (entry["batch_size"], f"{entry['smallest']}–{entry['largest']}", f"{entry['hardness']:.3f}")
+        for entry in hardness_by_cluster_size(plan)
+    ]
+    return (
+        "<h2>Hardness</h2><p class='note'>Mean surrogate score of the queries of a batch with the other pairs' "
+        "documents. Batches of a cluster should be harder than those of a domain, and these harder than random "
+        "ones.</p>"
+        + _table(("Batch size", "Grouping", "Hardness", "Filtered negatives"), rows)
+        + "<p class='note'>Batches by the size of the cluster that most of their pairs come from.</p>"
+        + _table(("Batch size", "Cluster size", "Hardness"), by_size)
+    )
+
+
+def _filtered_share(plan: BatchPlan) -> str:
+    entries = [entry for entry in plan.manifest["statistics"]["batches"] if entry["grouping"] == "cluster"]
+    if not entries:
+        return ""
+    entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))  # the one that met most domains
+    shares = entry["filtered_share_of_domains"]
+    labels, values = list(shares), [100 * share for share in shares.values()]
+    return (
+        "<h2>Filtered negatives by domain</h2><p class='note'>Percent of the in-batch negatives that the filter "
+        "leaves out "
+        f"in batches of {entry['batch_size']}.</p>" + _bars(labels, values)
+    )
+
+
+def _sample_clusters(clusters: list[dict[str, Any]]) -> str:
+    parts = ["<h2>Sample clusters</h2><p class='note'>Would the documents of a cluster be hard to tell apart?</p>"]
+    for cluster in clusters:
+        rows = [(pair["query"], pair["document"]) for pair in cluster["pairs"]]
+        title = f"{_text(cluster['domain'])}, {cluster['size']} pairs"
+        parts.append(f"<details open><summary>{title}</summary>{_table(('Query', 'Document'), rows)}</details>")
+    return "".join(parts)
+
+
+def _filtered_negatives(filtered: list[dict[str, Any]]) -> str:
+    rows = [
+        (entry["query"], f"{entry['document']} ({entry['score']})", f"{entry['left_out']} ({entry['left_out_score']})")
+        for entry in filtered
+    ]
+    return (
+        "<h2>Negatives that the filter leaves out</h2><p class='note'>Would the document on the right answer the "
+        "query as "
+        "well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _bars(labels: Sequence[str], values: Sequence[float]) -> str:
+    height, label_width, bar_width = 20, 220, 400
+    largest = max(max(values), 1e-9)
+    parts = []
+    for place, (label, value) in enumerate(zip(labels, values, strict=True)):
+        top, length = place * height, bar_width * value / largest
+        parts.append(
+            f"<text x='{label_width - 8}' y='{top + 14}' text-anchor='end'>{_text(label)}</text>"
+            f"<rect x='{label_width}' y='{top + 3}' width='{length:.1f}' height='{height - 6}'/>"
+            f"<text x='{label_width + length + 6:.1f}' y='{top + 14}'>{value:,.4g}</text>"
+        )
+    width = label_width + bar_width + 80
+    return f"<svg width='{width}' height='{height * len(labels)}' role='img'>{''.join(parts)}</svg>"
+
+
+def _describe(settings: dict[str, Any]) -> str:
+    settings = dict(settings)
+    kind = settings.pop("kind")
+    return f"{kind} ({', '.join(f'{name} {value}' for name, value in settings.items())})"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))
+
+
+__all__ = ["format_statistics", "write_inspection_page"]

@@ -1,0 +1,104 @@
+"""
+From clusters of odd sizes to batches of one size, within a domain.
+
+1. The rows of each cluster are shuffled, and each cluster gives as many full batches as it can.
+2. What is left of the clusters is laid in a row, cluster by cluster, and cut into batches: small clusters are merged
+with
+   their neighbours in the order of the clusters, which is random or a tour from each to the nearest one left.
+
+Fewer rows than a batch are lost in a domain, drawn at random from what was left in the first step.
+"""
+
+import faiss
+import numpy as np
+
+
+_NUM_NEIGHBOURS = 32
+
+
+def pack_batches(
+    cluster_ids: np.ndarray, batch_size: int, *, cluster_order: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """
+    Fills batches of equal size from clusters.
+
+    Args:
+        cluster_ids (`np.ndarray` of shape `(num_rows,)`):
+            Cluster of each row, from 0.
+        batch_size (`int`):
+            Number of rows in a batch.
+        cluster_order (`np.ndarray` of shape `(num_clusters,)`):
+            Permutation of the clusters: neighbours in it are merged.
+        generator (`np.random.Generator`):
+            Source of the shuffling.
+
+    Returns:
+        `np.ndarray` of shape `(num_rows // batch_size, batch_size)`: Row numbers.
+    """
+    num_rows = len(cluster_ids)
+    shuffled = generator.permutation(num_rows)
+    rows = shuffled[np.argsort(cluster_ids[shuffled], kind="stable")]  # cluster by cluster, shuffled inside
+    sizes = np.bincount(cluster_ids, minlength=len(cluster_order))
+    place_in_cluster = np.arange(num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    fills_batch = place_in_cluster < np.repeat(sizes // batch_size * batch_size, sizes)
+    left = rows[~fills_batch]
+    num_lost = len(left) % batch_size
+    if num_lost:
+        left = np.delete(left, generator.choice(len(left), num_lost, replace=False))
+    place_in_order = np.empty(len(cluster_order), dtype=np.int64)
+    place_in_order[cluster_order] = np.arange(len(cluster_order))
+    left = left[np.argsort(place_in_order[cluster_ids[left]], kind="stable")]
+    return np.concatenate([rows[fills_batch], left]).reshape(-1, batch_size)
+
+
+def neighbour_table(centroids: np.ndarray) -> np.ndarray:
+    """
+    Nearest centroids of each centroid, nearest first, for [`greedy_tour`].
+
+    Returns:
+        `np.ndarray` of shape `(num_centroids, min(32, num_centroids))`: Numbers of the neighbours.
+    """
+    index = faiss.IndexFlatL2(centroids.shape[1])
+    index.add(np.ascontiguousarray(centroids, dtype=np.float32))
+    return index.search(np.ascontiguousarray(centroids, dtype=np.float32), min(_NUM_NEIGHBOURS, len(centroids)))[1]
+
+
+def greedy_tour(centroids: np.ndarray, *, start: int, neighbours: np.ndarray | None = None) -> np.ndarray:
+    """
+    Greedy travelling salesman: from each centroid on to the nearest one not yet visited.
+
+    A table of nearest neighbours answers almost every step; only where all of them have been visited are the distances
+    to the rest computed. The tour is the same as by computing all distances.
+
+    Args:
+        centroids (`np.ndarray` of shape `(num_centroids, dim)`):
+            The places to visit.
+        start (`int`):
+            Number of the first one.
+        neighbours (`np.ndarray`, *optional*):
+            Result of [`neighbour_table`], which does not depend on the start.
+
+    Returns:
+        `np.ndarray` of shape `(num_centroids,)`: The centroids in the order of the tour.
+    """
+    neighbours = neighbour_table(centroids) if neighbours is None else neighbours
+    num_centroids = len(centroids)
+    centroids = np.asarray(centroids, dtype=np.float32)
+    half_squared_norms = np.einsum("ij,ij->i", centroids, centroids) / 2
+    is_left = np.ones(num_centroids, dtype=bool)
+    tour = np.empty(num_centroids, dtype=np.int64)
+    tour[0], is_left[start] = start, False
+    left = np.flatnonzero(is_left)
+    for step in range(1, num_centroids):
+        here = tour[step - 1]
+        candidates = neighbours[here][is_left[neighbours[here]]]
+        if len(candidates):
+            nearest = candidates[0]
+        else:
+            left = left[is_left[left]]
+            nearest = left[np.argmin(half_squared_norms[left] - centroids[left] @ centroids[here])]
+        tour[step], is_left[nearest] = nearest, False
+    return tour
+
+
+__all__ = ["greedy_tour", "neighbour_table", "pack_batches"]

@@ -1,0 +1,272 @@
+"""
+Makes a batch plan, in steps that can be interrupted at any moment:
+
+1. Hash the texts and number the domains.
+2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
+3. Cluster the pairs of each domain.
+4. Measure how hard the batches are, write the manifest, and give the folder its name.
+
+All is written to `FOLDER.partial`, which becomes `FOLDER` at the end. Started again with the same data and settings,
+finished shards and domains are not done again; with others, the work begins anew.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from ..data import check_pairs
+from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
+from .clustering import KMeansSettings, cluster_pairs
+from .communities import GraphSettings, find_communities
+from .samples import collect_samples
+from .statistics import plan_statistics
+from .surrogates import Surrogate
+from .text_hashes import data_fingerprint, hash_pairs, hash_text
+from .vectors import write_vectors
+
+
+logger = logging.get_logger(__name__)
+
+_IDENTITY = "identity.json"
+
+
+def prepare_batch_plan(
+    dataset: Dataset,
+    folder: str | Path,
+    *,
+    surrogate: Surrogate,
+    filter_surrogate: Surrogate | None = None,
+    cluster_size: int = 512,
+    clustering: KMeansSettings | GraphSettings | None = None,
+    dtype: str = "float16",
+) -> BatchPlan:
+    """
+    Makes the batch plan of a data set, or goes on with one that was interrupted.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            Pairs: `query`, `document`, optional `negatives` and `domain`.
+        folder (`str` or `Path`):
+            Folder to write.
+        surrogate (`Surrogate`):
+            Model whose vectors are clustered.
+        filter_surrogate (`Surrogate`, *optional*):
+            Model whose vectors filter false negatives. Defaults to `surrogate`.
+        cluster_size (`int`, *optional*, defaults to `512`):
+            Wanted number of pairs in a cluster.
+        clustering (`KMeansSettings` or `GraphSettings`, *optional*):
+            How to cluster. Defaults to paired k-means with the paper's settings.
+        dtype (`str`, *optional*, defaults to `"float16"`):
+            Precision of the vectors on disk, `"float16"` or `"float32"`.
+
+    Returns:
+        `BatchPlan`: The plan.
+    """
+    check_pairs(dataset)
+    if cluster_size < 2:
+        raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
+    clustering = clustering or KMeansSettings()
+    folder = Path(folder)
+    state = PartialState()
+    hashes, (domains, domain_ids) = hash_pairs(dataset), _number_domains(dataset)
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "data_fingerprint": data_fingerprint(hashes, domain_ids),
+        "surrogate": surrogate.description,
+        "filter_surrogate": filter_surrogate.description if filter_surrogate is not None else None,
+        "cluster_size": cluster_size,
+        "clustering": {"kind": type(clustering).__name__, **asdict(clustering)},
+        "dtype": dtype,
+    }
+    if (folder / MANIFEST).exists():
+        return _reuse(folder, identity)
+    work = folder.with_name(f"{folder.name}.partial")
+    if state.is_main_process:
+        _open_work_folder(work, identity)
+        _save(work / "text_hashes.npy", hashes)
+        _save(work / "domain_ids.npy", domain_ids)
+    state.wait_for_everyone()
+
+    if not (work / MANIFEST).exists():
+        surrogates = {"clustering": surrogate}
+        if filter_surrogate is not None:
+            surrogates["filter"] = filter_surrogate
+        has_negatives = "negatives" in dataset.column_names
+        for name, model in surrogates.items():
+            # Only the filter looks at hard negatives.
+            is_filter = name == "filter" or filter_surrogate is None
+            _encode(dataset, model, work, name=name, dtype=dtype, with_negatives=has_negatives and is_filter)
+        if state.is_main_process:
+            _cluster_domains(work, domains, domain_ids, cluster_size, clustering)
+            _write_manifest(work, identity, domains, dataset)
+    if state.is_main_process:
+        _publish(work, folder)
+    state.wait_for_everyone()
+    return BatchPlan.load(folder)
+
+
+def _reuse(folder: Path, identity: dict[str, Any]) -> BatchPlan:
+    plan = BatchPlan.load(folder)
+    for name, wanted in identity.items():
+        if plan.manifest[name] != json.loads(json.dumps(wanted)):
+            raise ValueError(
+                f"`{folder}` already holds a batch plan with another `{name}`: {plan.manifest[name]}, not {wanted}. "
+                "Remove it or choose another folder."
+            )
+    logger.info(f"`{folder}` already holds this batch plan.")
+    return plan
+
+
+def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
+    text = json.dumps(identity, indent=2)
+    if work.exists():
+        if (work / _IDENTITY).exists() and (work / _IDENTITY).read_text(encoding="utf-8") == text:
+            logger.info(f"Going on with the unfinished plan `{work}`.")
+            return
+        logger.warning(f"`{work}` was begun with other data or settings: beginning anew.")
+        shutil.rmtree(work)
+    work.mkdir(parents=True)
+    _write_text(work / _IDENTITY, text)
+
+
+def _number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
+    if "domain" not in dataset.column_names:
+        return ["all"], np.zeros(len(dataset), dtype=np.int32)
+    domains = sorted(dataset.unique("domain"))
+    numbers = {domain: number for number, domain in enumerate(domains)}
+    names = dataset.select_columns(["domain"])
+    ids = np.empty(len(dataset), dtype=np.int32)
+    for start in range(0, len(dataset), 100_000):
+        block = names[start : start + 100_000]["domain"]
+        ids[start : start + len(block)] = [numbers[domain] for domain in block]
+    return domains, ids
+
+
+def _encode(
+    dataset: Dataset, surrogate: Surrogate, work: Path, *, name: str, dtype: str, with_negatives: bool
+) -> None:
+    if surrogate.num_fitting_texts:
+        surrogate.fit(_sample_texts(dataset, surrogate.num_fitting_texts))
+    one_each = range(len(dataset) + 1)
+    for side, column, file_name in (("query", "query", "queries"), ("document", "document", "documents")):
+        texts = dataset.select_columns([column])
+        write_vectors(
+            surrogate,
+            lambda start, stop, texts=texts, column=column: texts[start:stop][column],
+            work / f"{name}_{file_name}.npy",
+            offsets=one_each,
+            side=side,
+            dtype=dtype,
+        )
+    if with_negatives:
+        negatives = dataset.select_columns(["negatives"])
+        write_vectors(
+            surrogate,
+            lambda start, stop: [text for row in negatives[start:stop]["negatives"] for text in row],
+            work / f"{name}_negatives.npy",
+            offsets=_negative_offsets(negatives, work),
+            side="document",
+            dtype=dtype,
+        )
+
+
+def _negative_offsets(negatives: Dataset, work: Path) -> np.ndarray:
+    state = PartialState()
+    if state.is_main_process:
+        counts, hashes = [], []
+        for start in range(0, len(negatives), 10_000):
+            for row in negatives[start : start + 10_000]["negatives"]:
+                counts.append(len(row))
+                hashes.extend(hash_text(text) for text in row)
+        _save(work / "negative_hashes.npy", np.array(hashes, dtype=np.uint64))
+        _save(work / "negative_offsets.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+    state.wait_for_everyone()
+    return np.load(work / "negative_offsets.npy")
+
+
+def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
+    num_rows = min(len(dataset), num_texts // 2)
+    rows = np.sort(np.random.default_rng(0).choice(len(dataset), num_rows, replace=False))
+    sample = dataset.select(rows).select_columns(["query", "document"])[:]
+    return [*sample["query"], *sample["document"]]
+
+
+def _cluster_domains(
+    work: Path,
+    domains: list[str],
+    domain_ids: np.ndarray,
+    cluster_size: int,
+    clustering: KMeansSettings | GraphSettings,
+) -> None:
+    queries = np.load(work / "clustering_queries.npy", mmap_mode="r")
+    documents = np.load(work / "clustering_documents.npy", mmap_mode="r")
+    cluster = cluster_pairs if isinstance(clustering, KMeansSettings) else find_communities
+    order = np.argsort(domain_ids, kind="stable")
+    ends = np.cumsum(np.bincount(domain_ids, minlength=len(domains)))
+    cluster_ids = np.empty(len(domain_ids), dtype=np.int32)
+    centroids: list[np.ndarray] = []
+    num_clusters = 0
+    rows_of_domains = np.split(order, ends[:-1])
+    for domain, rows in enumerate(tqdm(rows_of_domains, desc="Cluster domains", unit="domain")):
+        ids_path = work / f"domain_clusters_{domain}_ids.npy"
+        centroids_path = work / f"domain_clusters_{domain}_centroids.npy"
+        if not ids_path.exists():
+            wanted = max(1, round(len(rows) / cluster_size))
+            ids, domain_centroids = cluster(queries[rows], documents[rows], wanted, settings=clustering)
+            _save(centroids_path, domain_centroids)
+            _save(ids_path, ids)  # last, so that its presence means that both are there
+        cluster_ids[rows] = np.load(ids_path) + num_clusters
+        centroids.append(np.load(centroids_path))
+        num_clusters += len(centroids[-1])
+    cluster_domains = np.repeat(np.arange(len(domains), dtype=np.int32), [len(part) for part in centroids])
+    _save(work / "cluster_ids.npy", cluster_ids)
+    _save(work / "cluster_domains.npy", cluster_domains)
+    _save(work / "centroids.npy", np.concatenate(centroids))
+
+
+def _write_manifest(work: Path, identity: dict[str, Any], domains: list[str], dataset: Dataset) -> None:
+    paths = [path for path in sorted(work.glob("*.npy")) if not path.name.startswith("domain_clusters")]
+    arrays = {path.stem: list(np.load(path, mmap_mode="r").shape) for path in paths}
+    manifest = {
+        **json.loads(json.dumps(identity)),
+        "num_pairs": arrays["domain_ids"][0],
+        "domains": domains,
+        "has_negatives": "negatives" in dataset.column_names,
+        "arrays": arrays,
+    }
+    plan = BatchPlan(work, manifest)
+    manifest["statistics"] = plan_statistics(plan)
+    _write_text(work / "samples.json", json.dumps(collect_samples(plan, dataset), indent=2, ensure_ascii=False))
+    _write_text(work / MANIFEST, json.dumps(manifest, indent=2))
+
+
+def _publish(work: Path, folder: Path) -> None:
+    for path in [*work.glob("domain_clusters*"), *work.glob("*.done"), *work.glob("*.new")]:
+        path.unlink()
+    os.replace(work, folder)
+    (folder / _IDENTITY).unlink()
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        np.save(file, array)
+    os.replace(temporary, path)
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+__all__ = ["prepare_batch_plan"]

@@ -1,0 +1,172 @@
+"""Batches of neighbours: a batch sampler that is a pure function of plan, batch size, seed and epoch."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+from accelerate import PartialState
+from datasets import Dataset
+from torch.utils.data import BatchSampler, SequentialSampler
+
+from .batch_plan import BatchPlan
+from .packing import greedy_tour, neighbour_table, pack_batches
+
+
+Grouping = Literal["cluster", "domain", "random"]
+ClusterOrder = Literal["random", "tour"]
+
+
+class ClusteredBatchSampler(BatchSampler):
+    """
+    Batch sampler that fills each batch from one cluster, or from clusters that lie close together, of one domain.
+
+    In an epoch no pair comes twice. Lost are at most `batch_size - 1` pairs of a domain and the last incomplete round
+    of the processes, others in each epoch.
+
+    Args:
+        plan (`BatchPlan`):
+            The clusters.
+        batch_size (`int`):
+            Number of pairs in a batch of one process.
+        grouping (`str`, *optional*, defaults to `"cluster"`):
+            `"cluster"`, or a baseline: `"domain"` fills batches from anywhere in a domain, `"random"` from anywhere.
+        cluster_order (`str`, *optional*, defaults to `"tour"`):
+            Which clusters to merge where one does not fill a batch: neighbours in a `"random"` order, or in a greedy
+            `"tour"` from each centroid to the nearest one left.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of all draws. Every process must use the same one.
+        num_processes (`int`, *optional*, defaults to `1`):
+            Number of processes that train together: the number of batches is a multiple of it.
+        process_index (`int`, *optional*):
+            The process whose batches to give. Defaults to all batches, for accelerate to deal to the processes in
+            turn.
+        share_batches (`bool`, *optional*, defaults to `False`):
+            Whether the processes share their negatives: then one batch of `batch_size * num_processes` neighbours is
+            cut into the processes' parts. Otherwise each process has batches of its own.
+
+    Example:
+
+    ```python
+    >>> from cde_hf import BatchPlan, ClusteredBatchSampler
+    >>> sampler = ClusteredBatchSampler(BatchPlan.load("plan"), batch_size=64)  # doctest: +SKIP
+    >>> sampler.set_epoch(1)  # doctest: +SKIP
+
+    ```
+    """
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        batch_size: int,
+        *,
+        grouping: Grouping = "cluster",
+        cluster_order: ClusterOrder = "tour",
+        seed: int = 0,
+        num_processes: int = 1,
+        process_index: int | None = None,
+        share_batches: bool = False,
+    ):
+        super().__init__(SequentialSampler(plan), batch_size=batch_size, drop_last=True)
+        self.plan = plan
+        self.grouping = grouping
+        self.cluster_order = cluster_order
+        self.seed = seed
+        self.num_processes = num_processes
+        self.process_index = process_index
+        self.share_batches = share_batches
+        self.epoch = 0
+        self._domain_rows = self._group_by_domain()
+        self._neighbours: dict[int, np.ndarray] = {}
+        if len(self) == 0:
+            largest = max(len(rows) for rows in self._domain_rows)
+            raise ValueError(
+                f"No domain can fill a batch of {self._packed_size} pairs for each of {self._num_rounds_of} "
+                f"processes: the largest of {len(self._domain_rows)} has {largest}. Lower the batch size."
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Changes all draws. Called by the trainer at the start of every epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        num_batches = sum(len(rows) // self._packed_size for rows in self._domain_rows)
+        num_batches = num_batches // self._num_rounds_of * self._num_rounds_of
+        return num_batches // self._num_rounds_of if self.process_index is not None else num_batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = np.concatenate([self._pack_domain(domain) for domain in range(len(self._domain_rows))])
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(batches))
+        order = order[: len(order) // self._num_rounds_of * self._num_rounds_of]
+        if self.process_index is None:
+            parts = slice(None)
+        elif self.share_batches:
+            parts = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
+        else:
+            order, parts = order[self.process_index :: self.num_processes], slice(None)
+        for index in order:
+            yield batches[index, parts].tolist()
+
+    @property
+    def _packed_size(self) -> int:
+        return self.batch_size * self.num_processes if self.share_batches else self.batch_size
+
+    @property
+    def _num_rounds_of(self) -> int:
+        return 1 if self.share_batches else self.num_processes
+
+    def _group_by_domain(self) -> list[np.ndarray]:
+        if self.grouping == "random":
+            return [np.arange(len(self.plan))]
+        order = np.argsort(self.plan.domain_ids, kind="stable")
+        sizes = np.bincount(self.plan.domain_ids, minlength=len(self.plan.domains))
+        return np.split(order, np.cumsum(sizes)[:-1])
+
+    def _pack_domain(self, domain: int) -> np.ndarray:
+        rows = self._domain_rows[domain]
+        generator = np.random.default_rng([self.seed, self.epoch, domain])
+        if self.grouping == "cluster":
+            clusters = np.flatnonzero(self.plan.cluster_domains == domain)
+            cluster_ids = np.searchsorted(clusters, self.plan.cluster_ids[rows])
+            cluster_order = self._order_clusters(domain, clusters, generator)
+        else:
+            cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
+        packed = pack_batches(cluster_ids, self._packed_size, cluster_order=cluster_order, generator=generator)
+        return rows[packed]
+
+    def _order_clusters(self, domain: int, clusters: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        if self.cluster_order == "random":
+            return generator.permutation(len(clusters))
+        centroids = self.plan.centroids[clusters]
+        if domain not in self._neighbours:
+            self._neighbours[domain] = neighbour_table(centroids)
+        start = int(generator.integers(len(clusters)))
+        return greedy_tour(centroids, start=start, neighbours=self._neighbours[domain])
+
+
+def sentence_transformers_batch_sampler(
+    plan: BatchPlan, *, cluster_order: ClusterOrder = "tour"
+) -> Callable[..., ClusteredBatchSampler]:
+    """
+    Contextual batches for any sentence-transformers model.
+
+    Args:
+        plan (`BatchPlan`):
+            The plan of the training set, which must keep its order.
+        cluster_order (`str`, *optional*, defaults to `"tour"`):
+            As for [`ClusteredBatchSampler`].
+
+    Returns:
+        `Callable`: For the argument `batch_sampler` of `SentenceTransformerTrainingArguments`.
+    """
+
+    def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
+        plan.check_dataset(dataset)
+        num_processes = PartialState().num_processes
+        return ClusteredBatchSampler(
+            plan, batch_size, cluster_order=cluster_order, seed=seed, num_processes=num_processes
+        )
+
+    return make
+
+
+__all__ = ["ClusteredBatchSampler", "sentence_transformers_batch_sampler"]

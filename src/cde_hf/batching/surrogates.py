@@ -1,0 +1,121 @@
+"""Cheap models whose vectors stand in for the model to be trained, when pairs are clustered and negatives filtered."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
+
+
+Side = Literal["query", "document"]
+
+_MAX_FEATURES = 50_000
+
+
+class Surrogate(Protocol):
+    """What a surrogate must be able to do."""
+
+    description: dict[str, str | int]
+    """Name and settings, for the manifest: another description means other vectors."""
+
+    dim: int
+    """Width of the vectors."""
+
+    num_fitting_texts: int
+    """Number of texts it wants to see before it can encode, 0 for none."""
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Learns from a sample of the texts."""
+
+    def encode(self, texts: list[str], side: Side) -> np.ndarray:
+        """Gives one vector of length one per text, of shape `(num_texts, dim)`."""
+
+
+class SentenceTransformerSurrogate:
+    """
+    A sentence-transformers model as surrogate.
+
+    Its own prompts for queries and documents are used, if it has any.
+
+    Args:
+        name_or_path (`str` or `Path`):
+            Folder or Hub name of the model.
+        max_length (`int`, *optional*):
+            Number of tokens to read of a text. Defaults to the model's own.
+        mini_batch_size (`int`, *optional*, defaults to `64`):
+            Texts to encode at once.
+        device (`str`, *optional*):
+            Where to run. Defaults to the best there is.
+    """
+
+    num_fitting_texts = 0
+
+    def __init__(
+        self,
+        name_or_path: str | Path,
+        *,
+        max_length: int | None = None,
+        mini_batch_size: int = 64,
+        device: str | None = None,
+    ):
+        from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
+
+        self.model = SentenceTransformer(str(name_or_path), device=device)
+        if max_length is not None:
+            self.model.max_seq_length = max_length
+        self.mini_batch_size = mini_batch_size
+        self.dim = self.model.get_embedding_dimension()
+        self.description = {
+            "kind": "sentence-transformers",
+            "name": str(name_or_path),
+            "dim": self.dim,
+            "max_length": self.model.max_seq_length,
+        }
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Nothing to learn."""
+
+    def encode(self, texts: list[str], side: Side) -> np.ndarray:
+        """Gives one vector of length one per text."""
+        encode = self.model.encode_query if side == "query" else self.model.encode_document
+        return encode(texts, batch_size=self.mini_batch_size, normalize_embeddings=True, show_progress_bar=False)
+
+
+class TfidfSurrogate:
+    """
+    Words weighted by TF-IDF, cut down by a truncated singular value decomposition: no weights, no download, fast.
+
+    Args:
+        dim (`int`, *optional*, defaults to `128`):
+            Width of the vectors.
+        num_fitting_texts (`int`, *optional*, defaults to `100000`):
+            Number of texts to learn words and directions from.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the decomposition.
+    """
+
+    def __init__(self, *, dim: int = 128, num_fitting_texts: int = 100_000, seed: int = 0):
+        self.dim = dim
+        self.num_fitting_texts = num_fitting_texts
+        self.description = {"kind": "tfidf", "dim": dim, "num_fitting_texts": num_fitting_texts, "seed": seed}
+        self._vectorizer = TfidfVectorizer(sublinear_tf=True, max_features=_MAX_FEATURES, dtype=np.float32)
+        self._decomposition = TruncatedSVD(dim, random_state=seed)
+
+    def fit(self, texts: Iterable[str]) -> None:
+        """Learns the words and the directions."""
+        weights = self._vectorizer.fit_transform(texts)
+        if weights.shape[1] <= self.dim:
+            raise ValueError(
+                f"The texts have {weights.shape[1]} different words, too few for {self.dim} dimensions. Lower `dim`."
+            )
+        self._decomposition.fit(weights)
+
+    def encode(self, texts: list[str], side: Side) -> np.ndarray:
+        """Gives one vector of length one per text; zero for a text without any known word."""
+        return normalize(self._decomposition.transform(self._vectorizer.transform(texts))).astype(np.float32)
+
+
+__all__ = ["SentenceTransformerSurrogate", "Side", "Surrogate", "TfidfSurrogate"]

@@ -1,0 +1,31 @@
+"""Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
+
+from .cleaning import CleaningReport
+from .dataset_checks import check_pairs
+from .docstrings import docstring_pairs, docstring_split
+from .libraries import HELD_OUT_LIBRARIES, LIBRARIES, library_versions
+from .pairs import clean_sources, load_pairs, load_sources
+from .prompts import Prompts
+from .retrieval_folders import load_retrieval_set, save_retrieval_set
+from .retrieval_sets import RetrievalSet, retrieval_set_from_pairs
+from .sources import PairSource
+
+
+__all__ = [
+    "HELD_OUT_LIBRARIES",
+    "LIBRARIES",
+    "CleaningReport",
+    "PairSource",
+    "Prompts",
+    "RetrievalSet",
+    "check_pairs",
+    "clean_sources",
+    "docstring_pairs",
+    "docstring_split",
+    "library_versions",
+    "load_pairs",
+    "load_retrieval_set",
+    "load_sources",
+    "retrieval_set_from_pairs",
+    "save_retrieval_set",
+]

@@ -1,0 +1,148 @@
+"""What makes a row a good pair, and how many rows were not."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class BadRowError(ValueError):
+    """
+    Raised for a row that makes no pair.
+
+    Args:
+        kind (`str`):
+            What is wrong with it: `"null"`, `"wrong_type"`, `"empty"`, `"not_unicode"`, `"null_negative"`,
+            `"wrong_type_negative"`, `"empty_negative"` or `"negative_is_document"`.
+    """
+
+    def __init__(self, kind: str):
+        super().__init__(kind)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class CleaningReport:
+    """
+    How many rows were read and how many of them were bad.
+
+    Args:
+        num_rows (`int`):
+            Number of rows read.
+        num_bad_rows (`Mapping[str, int]`):
+            Number of bad rows of each kind that was found: those of [`BadRowError`], and `"duplicate"` for a query and
+            document that the same domain had before.
+        first_bad_rows (`Mapping[str, str]`):
+            Where the first bad row of each kind stands.
+    """
+
+    num_rows: int
+    num_bad_rows: Mapping[str, int]
+    first_bad_rows: Mapping[str, str]
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of rows that are good pairs."""
+        return self.num_rows - sum(self.num_bad_rows.values())
+
+    def __str__(self) -> str:
+        counts = [
+            f"{count:,} {kind.replace('_', ' ')} (first: {self.first_bad_rows[kind]})"
+            for kind, count in sorted(self.num_bad_rows.items())
+        ]
+        found = "; ".join(counts) or "none"
+        return f"{self.num_rows - self.num_pairs:,} of {self.num_rows:,} rows are bad: {found}."
+
+
+class BadRowCounter:
+    """Counts rows as they are read."""
+
+    def __init__(self):
+        self.num_rows = 0
+        self._num_bad_rows: Counter[str] = Counter()
+        self._first_bad_rows: dict[str, str] = {}
+
+    def add(self, kind: str, place: str, count: int = 1) -> None:
+        """Counts bad rows of a kind, the first of which stands at this place."""
+        self._num_bad_rows[kind] += count
+        self._first_bad_rows.setdefault(kind, place)
+
+    def report(self) -> CleaningReport:
+        """The counts so far."""
+        return CleaningReport(self.num_rows, dict(self._num_bad_rows), dict(self._first_bad_rows))
+
+
+def make_pair(
+    row: Mapping[str, Any], columns: Mapping[str, Sequence[str]], *, default_domain: str | None
+) -> dict[str, Any]:
+    """
+    The pair of a row, or a [`BadRowError`].
+
+    Args:
+        row (`Mapping[str, Any]`):
+            Row of a source.
+        columns (`Mapping[str, Sequence[str]]`):
+            The source's columns for each of ours; no entry for `domain` if it is not to be read.
+        default_domain (`str`, *optional*):
+            Domain of a row that has none of its own.
+
+    Returns:
+        `dict[str, Any]`: `query`, `document`, `negatives` and `domain`.
+
+    Example:
+
+    ```python
+    >>> columns = {"query": ["question"], "document": ["document"], "negatives": ["negatives"]}
+    >>> make_pair({"question": "Who barks?", "document": "A dog barks."}, columns, default_domain="pets")
+    {'query': 'Who barks?', 'document': 'A dog barks.', 'negatives': [], 'domain': 'pets'}
+
+    ```
+    """
+    query = _expect_text(row.get(columns["query"][0]))
+    document = _expect_text(row.get(columns["document"][0]))
+    domain = row.get(columns["domain"][0]) if "domain" in columns else None
+    pair = {
+        "query": query,
+        "document": document,
+        "negatives": _find_negatives(row, columns["negatives"], document),
+        "domain": _expect_text(default_domain if domain is None else domain),
+    }
+    try:
+        "".join((query, document, pair["domain"], *pair["negatives"])).encode()
+    except UnicodeEncodeError as error:
+        raise BadRowError("not_unicode") from error
+    return pair
+
+
+def pair_digest(pair: Mapping[str, Any]) -> int:
+    """A number of 64 bits for the domain, query and document of a pair, by which duplicates are found."""
+    text = "\0".join((pair["domain"], pair["query"], pair["document"]))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def _find_negatives(row: Mapping[str, Any], columns: Sequence[str], document: str) -> list[str]:
+    values = [row.get(column) for column in columns]
+    if len(columns) == 1:
+        negatives = values[0] if values[0] is not None else []
+        values = [negatives] if isinstance(negatives, str) else negatives
+    if not isinstance(values, list):
+        raise BadRowError("wrong_type_negative")
+    for negative in values:
+        _expect_text(negative, "_negative")
+        if negative == document:
+            raise BadRowError("negative_is_document")
+    return values
+
+
+def _expect_text(value: Any, kind_ending: str = "") -> str:
+    if value is None:
+        raise BadRowError(f"null{kind_ending}")
+    if not isinstance(value, str):
+        raise BadRowError(f"wrong_type{kind_ending}")
+    if not value or value.isspace():
+        raise BadRowError(f"empty{kind_ending}")
+    return value
+
+
+__all__ = ["BadRowError", "BadRowCounter", "CleaningReport", "make_pair", "pair_digest"]

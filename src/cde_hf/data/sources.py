@@ -1,0 +1,156 @@
+"""Where pairs come from: a file, a folder of files, a dataset in memory or on the Hub."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, load_dataset
+from datasets.exceptions import DatasetNotFoundError
+
+from .dataset_checks import expect_dataset
+from .file_formats import FILE_ENDINGS, file_ending, find_data_files, read_columns, read_rows
+
+
+PAIR_COLUMNS = ("query", "document", "negatives", "domain")
+
+_ROWS_PER_BATCH = 1000
+_SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """
+    A source of pairs and how to read it.
+
+    Args:
+        source (`str`, `os.PathLike` or `datasets.Dataset`):
+            A JSONL, JSONL.gz, Parquet or CSV file, a folder of such files, the name of a dataset on the Hub, or a
+            dataset.
+        columns (`Mapping`, *optional*):
+            The source's name for each of `query`, `document`, `negatives` and `domain` that it calls otherwise.
+            `negatives` may be one column, of lists or of texts, or several columns of texts. A row without negatives
+            has an empty list of them.
+        domain (`str`, *optional*):
+            Domain of all pairs. By default it is read from the column `domain`, and where there is none it is the name
+            of the file, without ending and shard number, or of the dataset on the Hub.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split to take of a dataset on the Hub.
+    """
+
+    source: str | os.PathLike | Dataset
+    columns: Mapping[str, str | Sequence[str]] | None = None
+    domain: str | None = None
+    split: str = "train"
+
+    def __post_init__(self):
+        columns = self.columns or {}
+        unknown = [name for name in columns if name not in PAIR_COLUMNS]
+        if unknown:
+            raise ValueError(
+                f"`columns` has the keys {unknown}, but must map our names {list(PAIR_COLUMNS)} to those of the "
+                "source. Did you turn the mapping around?"
+            )
+        listed = [name for name in columns if name != "negatives" and not isinstance(columns[name], str)]
+        if listed:
+            raise TypeError(f"`columns` must name one column for {listed}. Only `negatives` may have several.")
+        if self.domain is not None and "domain" in columns:
+            raise ValueError(
+                f"Both `domain={self.domain!r}` and the column `{columns['domain']}` were given for the domain. Leave "
+                "one of them out."
+            )
+
+
+@dataclass(frozen=True)
+class Table:
+    """
+    One file or dataset of a source, read row by row.
+
+    Args:
+        name (`str`, *optional*):
+            Domain of its pairs if nothing else is said; `None` for a dataset in memory, which has no name.
+        place (`str`):
+            How messages call it.
+        row_word (`str`):
+            What messages call its rows, `"line"` or `"row"`.
+        columns (`Sequence[str]`):
+            Names of its columns.
+        identity (`Sequence[str | int]`):
+            Changes when the rows change.
+        read (`Callable`):
+            Takes the columns that are needed and gives an iterator over row numbers, from 1, and rows.
+    """
+
+    name: str | None
+    place: str
+    row_word: str
+    columns: Sequence[str]
+    identity: Sequence[str | int]
+    read: Callable[[Sequence[str]], Iterator[tuple[int, dict[str, Any]]]]
+
+
+def open_tables(source: PairSource) -> list[Table]:
+    """The tables of a source: one for each file, or one for the dataset."""
+    if not isinstance(source.source, str | os.PathLike):
+        expect_dataset(source.source, "source")
+        _expect_no_split(source)
+        return [_dataset_table(source.source, None)]
+    path = Path(source.source).expanduser()
+    if path.exists():
+        _expect_no_split(source)
+        return [_file_table(file) for file in find_data_files(path)]
+    if isinstance(source.source, os.PathLike) or _looks_like_path(source.source):
+        raise FileNotFoundError(f"There is no file or folder `{path}`. Check the path.")
+    try:
+        dataset = load_dataset(source.source, split=source.split)
+    except DatasetNotFoundError as error:
+        raise FileNotFoundError(
+            f"`{source.source}` is neither a file or folder here nor a dataset on the Hub ({error}). Check the name."
+        ) from error
+    return [_dataset_table(dataset, source.source)]
+
+
+def _file_table(path: Path) -> Table:
+    status = path.stat()
+    return Table(
+        name=_SHARD_NUMBER.sub("", path.name.removesuffix(file_ending(path))),
+        place=str(path),
+        row_word="row" if path.suffix == ".parquet" else "line",
+        columns=read_columns(path),
+        identity=[str(path.resolve()), status.st_size, status.st_mtime_ns],
+        read=lambda columns: read_rows(path, columns),
+    )
+
+
+def _dataset_table(dataset: Dataset, name: str | None) -> Table:
+    return Table(
+        name=name,
+        place=name or "the dataset",
+        row_word="row",
+        columns=dataset.column_names,
+        identity=[dataset._fingerprint],
+        read=lambda columns: _read_dataset(dataset, columns),
+    )
+
+
+def _read_dataset(dataset: Dataset, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    selected = dataset.with_format(None).select_columns([name for name in columns if name in dataset.column_names])
+    batches = selected.iter(batch_size=_ROWS_PER_BATCH)
+    rows = (dict(zip(batch, values, strict=True)) for batch in batches for values in zip(*batch.values(), strict=True))
+    return enumerate(rows, start=1)
+
+
+def _expect_no_split(source: PairSource) -> None:
+    if source.split != "train":
+        raise ValueError(
+            f"`split={source.split!r}` was given, but only datasets on the Hub have splits. Leave `split` out."
+        )
+
+
+def _looks_like_path(source: str) -> bool:
+    return source.startswith((".", "~", "/")) or source.count("/") > 1 or source.endswith(FILE_ENDINGS)
+
+
+__all__ = ["PAIR_COLUMNS", "PairSource", "Table", "open_tables"]

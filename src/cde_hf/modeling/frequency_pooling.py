@@ -1,0 +1,225 @@
+"""
+Context-frequency pooling for sentence-transformers: a mean in which the common tokens of a corpus count less.
+
+1. `set_context` draws documents of the corpus and counts, for each token, how many of them contain it.
+2. `forward` weighs a token that a share `p` of them contains by `a / (a + p)` and takes the mean of the text's tokens.
+
+Without a context it is the plain mean. A saved module brings this file and its siblings along.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+from torch import Tensor
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import logging
+
+from .corpus_context import count_token_frequencies, sample_documents
+from .pooling import pooling_weights
+
+
+logger = logging.get_logger(__name__)
+
+_COUNTS_FILE = "document_counts.safetensors"
+_DOCUMENTS_AT_ONCE = 256
+
+
+class FrequencyPooling(Pooling):
+    """
+    Mean pooling that knows the word statistics of a corpus. [`contextualize`] puts it in the place of the mean
+    `Pooling` of a sentence-transformers model.
+
+    Special tokens and the tokens of a prompt are in every text, so they weigh `a / (a + 1)`; in a model that leaves
+    prompts out of its pooling (`include_prompt=False`) a prompt weighs nothing.
+
+    Args:
+        embedding_dimension (`int`):
+            Width of the token embeddings.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`):
+            Nothing but the mean can be weighed.
+        include_prompt (`bool`, *optional*, defaults to `True`):
+            Whether the tokens of a prompt count.
+        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            The scale `a`: the share of the documents at which a token weighs one half.
+        num_documents (`int`, *optional*, defaults to `0`):
+            Number of context documents. 0 means no context: the plain mean.
+        documents_hash (`str`, *optional*):
+            Name of the context documents' texts.
+        seed (`int`, *optional*):
+            Seed with which they were drawn.
+    """
+
+    config_keys = [*Pooling.config_keys, "frequency_scale", "num_documents", "documents_hash", "seed"]
+
+    def __init__(
+        self,
+        embedding_dimension: int,
+        pooling_mode: str = "mean",
+        include_prompt: bool = True,
+        *,
+        frequency_scale: float = 0.1,
+        num_documents: int = 0,
+        documents_hash: str | None = None,
+        seed: int | None = None,
+    ):
+        super().__init__(embedding_dimension, pooling_mode=pooling_mode, include_prompt=include_prompt)
+        if self.pooling_mode != "mean":
+            raise ValueError(
+                f"Context-frequency pooling weighs the tokens of a mean, got `pooling_mode={pooling_mode!r}`. Use a "
+                "model that pools by the mean of its tokens."
+            )
+        if not frequency_scale > 0:
+            raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.1 if in doubt.")
+        self.frequency_scale = frequency_scale
+        self.num_documents = num_documents
+        self.documents_hash = documents_hash
+        self.seed = seed
+        # Number of context documents with each token: integers, which a cast of the model leaves exact.
+        self.register_buffer("document_counts", None)  # (vocab_size,)
+        self._model: tuple[SentenceTransformer, ...] = ()  # in a tuple, for it must not become a submodule
+
+    def on_model_ready(self, model: SentenceTransformer) -> None:
+        """Called by the model that this module is part of, whose tokenizer splits the context documents."""
+        self._model = (model,)
+
+    def set_context(self, documents: Sequence[str] | None, *, size: int = 64, seed: int = 0) -> None:
+        """
+        Reads the word statistics of a corpus, for every text that is encoded from now on.
+
+        Args:
+            documents (`Sequence[str]` or `None`):
+                Documents of the corpus; those without text are left out. `None` goes back to the plain mean.
+            size (`int`, *optional*, defaults to `64`):
+                Number of documents to draw; all of them, if there are fewer.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed of the draw.
+        """
+        if documents is None:
+            self.document_counts, self.num_documents, self.documents_hash, self.seed = None, 0, None, None
+            return
+        if size < 1:
+            raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
+        sample = sample_documents(_with_text(documents), size, seed=seed)
+        if len(sample) < size:
+            logger.info(f"The context has {len(sample)} documents and not {size}, for there are no more.")
+        self.document_counts = self._count_documents(sample)
+        self.num_documents = len(sample)
+        self.documents_hash = _hash_texts(sample)
+        self.seed = seed
+
+    def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
+        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features, the weighted mean of the tokens."""
+        if self.document_counts is None:
+            return super().forward(features, **kwargs)
+        token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
+        weights = self._token_weights(features).unsqueeze(-1)
+        # The mean of the weighted tokens over the mean of the weights; the parent knows what is padding and prompt.
+        weighted = torch.cat([token_embeddings.float() * weights, weights], dim=-1)
+        means = super().forward({**features, "token_embeddings": weighted}, **kwargs)["sentence_embedding"]
+        features["sentence_embedding"] = (means[:, :-1] / means[:, -1:]).to(token_embeddings.dtype)
+        return features
+
+    def save(self, output_path: str, *args, **kwargs) -> None:
+        """Writes configuration and counts to a folder, and the code that reads them to the folder above it."""
+        self.save_config(output_path)
+        if self.document_counts is None:
+            (Path(output_path) / _COUNTS_FILE).unlink(missing_ok=True)
+        else:
+            with tempfile.TemporaryDirectory(dir=output_path) as folder:
+                save_file({"document_counts": self.document_counts}, Path(folder) / _COUNTS_FILE)
+                os.replace(Path(folder) / _COUNTS_FILE, Path(output_path) / _COUNTS_FILE)
+        for path in (__file__, *get_relative_import_files(__file__)):
+            shutil.copyfile(path, Path(output_path).parent / Path(path).name)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "FrequencyPooling":
+        """Reads what [`FrequencyPooling.save`] wrote. Called by `SentenceTransformer`."""
+        module = super().load(model_name_or_path, subfolder=subfolder, **kwargs)
+        if module.num_documents > 0:
+            names = ("token", "cache_folder", "revision", "local_files_only")
+            hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
+            path = cls.load_file_path(model_name_or_path, _COUNTS_FILE, subfolder=subfolder, **hub_kwargs)
+            if path is None:
+                raise FileNotFoundError(
+                    f"`{model_name_or_path}` has a context of {module.num_documents} documents, but no file "
+                    f"`{subfolder}/{_COUNTS_FILE}`. Save the model again."
+                )
+            module.document_counts = load_file(path)["document_counts"]
+        return module
+
+    def _token_weights(self, features: dict[str, Tensor | Any]) -> Tensor:
+        input_ids = features["input_ids"]
+        weights = pooling_weights(
+            input_ids,
+            torch.ones_like(input_ids),
+            token_frequencies=self.document_counts.float() / self.num_documents,
+            frequency_scale=self.frequency_scale,
+        )
+        if "prompt_length" not in features:
+            return weights
+        return weights.masked_fill(_is_prompt(features), 1 / (1 + 1 / self.frequency_scale))
+
+    def _count_documents(self, documents: list[str]) -> Tensor:
+        if not self._model:
+            raise ValueError(
+                "The context documents cannot be read, for this pooling is not part of a model yet. Use "
+                "`contextualize(model, documents)`, or set the context after `SentenceTransformer(modules=...)`."
+            )
+        model = self._model[0]
+        vocab_size = len(model.tokenizer.get_vocab())
+        counts = torch.zeros(vocab_size)
+        for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
+            batch = documents[start : start + _DOCUMENTS_AT_ONCE]
+            encoded = model.tokenizer(batch, padding=True, truncation=True, max_length=model.max_seq_length)
+            input_ids, attention_mask = (torch.tensor(encoded[name]) for name in ("input_ids", "attention_mask"))
+            counts += count_token_frequencies(input_ids, attention_mask, vocab_size) * len(batch)
+        return counts.round().to(torch.int32).to(model.device)
+
+
+def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
+    """Whether a token belongs to the prompt, in the shape of `input_ids`."""
+    length = features["prompt_length"]
+    length = int(length[0]) if isinstance(length, Tensor) else length
+    index = torch.arange(features["input_ids"].shape[1], device=features["input_ids"].device)
+    if "cu_seq_lens_q" in features:  # all texts in one row, without padding
+        borders = features["cu_seq_lens_q"]
+        starts = torch.repeat_interleave(borders[:-1], borders.diff()).unsqueeze(0)
+    else:
+        starts = features["attention_mask"].argmax(dim=1, keepdim=True)  # after the padding on the left
+    return index - starts < length
+
+
+def _with_text(documents: Sequence[str]) -> list[str]:
+    if isinstance(documents, str):
+        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+    for document in documents:
+        if not isinstance(document, str):
+            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Give their contents.")
+    texts = [document for document in documents if document.strip()]
+    if not texts:
+        raise ValueError(
+            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
+            "`None` for the plain mean."
+        )
+    if len(texts) < len(documents):
+        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
+    return texts
+
+
+def _hash_texts(texts: Sequence[str]) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for text in texts:
+        digest.update(hashlib.blake2b(text.encode(), digest_size=16).digest())
+    return digest.hexdigest()
+
+
+__all__ = ["FrequencyPooling"]

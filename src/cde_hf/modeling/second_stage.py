@@ -1,0 +1,315 @@
+"""
+The second stage: embeddings of texts beside a context.
+
+Its sequence is `[context vectors][soft prompt][text tokens]`; context and soft prompt together are called the context
+block. In joint attention all of it is one run of the backbone, in prefix attention the block and the texts are runs of
+their own (`context_attention.py`).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .backbones import (
+    added_to_inputs,
+    build_backbone,
+    first_position,
+    has_learned_positions,
+    mean_of_tokens,
+)
+from .configuration_cde import CDEConfig
+from .context_attention import block_masks, joint_masks, text_masks, use_context_attention, wrapped_attention_name
+from .corpus_context import ContextBlock
+from .fingerprint import fingerprint
+from .pooling import pooling_weights
+
+
+class SecondStage(nn.Module):
+    """Embeds texts beside a context."""
+
+    def __init__(self, config: CDEConfig):
+        super().__init__()
+        self.config = config
+        backbone_config = config.second_stage_config
+        backbone_config._attn_implementation = wrapped_attention_name(backbone_config._attn_implementation)
+        hidden_size = backbone_config.hidden_size
+        self.backbone = build_backbone(backbone_config)
+        if config.num_soft_prompts > 0:
+            self.soft_prompt_projection = nn.Sequential(
+                nn.Linear(hidden_size, hidden_size),
+                nn.ReLU(),
+                nn.Linear(hidden_size, config.num_soft_prompts * hidden_size),
+            )
+        if config.has_null_embedding:
+            self.null_embedding = nn.Parameter(torch.empty(hidden_size))
+        if config.learn_frequency_scale:
+            self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
+        self.output_projection = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size)
+        )
+
+    @property
+    def frequency_scale(self) -> Tensor | float:
+        """The frequency at which a token weighs one half in context-frequency pooling."""
+        return self.log_frequency_scale.exp() if self.config.learn_frequency_scale else self.config.frequency_scale
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        dataset_embeddings: Tensor | None = None,
+        *,
+        token_frequencies: Tensor | None = None,
+        context_block: ContextBlock | None = None,
+    ) -> Tensor:
+        """
+        Embeds texts beside a context: `dataset_embeddings`, or in prefix attention a `context_block` made of them.
+
+        Args:
+            input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
+                Token ids of the texts.
+            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
+                Zero at padding. Defaults to ones.
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+                First-stage vectors, at most `context_size` of them; the missing ones are the null embedding. In joint
+                attention a leading batch dimension gives each text a context of its own. Defaults to no context.
+            token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
+                Share of the context documents that contain each token. Without it the pooling is the plain mean.
+            context_block (`ContextBlock`, *optional*):
+                Result of [`SecondStage.encode_block`], which brings its own token frequencies.
+
+        Returns:
+            `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
+        """
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if self.config.context_attention == "prefix":
+            if context_block is None:
+                context_block = self.encode_block(dataset_embeddings, token_frequencies)
+            elif dataset_embeddings is not None or token_frequencies is not None:
+                raise ValueError(
+                    "A `context_block` holds its whole context: give it alone, or `dataset_embeddings` without it."
+                )
+            token_frequencies = context_block.token_frequencies
+            hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
+        elif context_block is not None:
+            raise ValueError(
+                "A `context_block` is of use in prefix attention only, but this model has "
+                "`context_attention='joint'`. Give it `dataset_embeddings`."
+            )
+        else:
+            hidden_states, token_frequencies = self._attend_jointly(
+                input_ids, attention_mask, dataset_embeddings, token_frequencies
+            )
+        weights = pooling_weights(
+            input_ids,
+            attention_mask,
+            instruction_end_id=self.config.instruction_end_id,
+            token_frequencies=token_frequencies if self.config.pooling == "context_frequency" else None,
+            frequency_scale=self.frequency_scale,
+        )
+        pooled = mean_of_tokens(hidden_states, weights)
+        output = self.output_projection(pooled)
+        return output + pooled if self.config.output_residual else output
+
+    def encode_block(
+        self, dataset_embeddings: Tensor | None = None, token_frequencies: Tensor | None = None
+    ) -> ContextBlock:
+        """
+        Runs context and soft prompt through the backbone once and keeps their keys and values for every text to come.
+
+        Gradients flow through the block to the context vectors. In training, one draw of the dropped documents holds
+        for all texts that use the block.
+
+        Args:
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+                First-stage vectors; the missing ones are the null embedding. Defaults to no context.
+            token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
+                Share of the context documents that contain each token.
+
+        Returns:
+            `ContextBlock`: The block, not yet named after its model.
+        """
+        if self.config.context_attention != "prefix":
+            raise ValueError(
+                "Only prefix attention has a context block that serves every text, but this model has "
+                "`context_attention='joint'`. Load or make it with `context_attention='prefix'`."
+            )
+        if dataset_embeddings is not None and dataset_embeddings.dim() != 2:
+            raise ValueError(
+                "Prefix attention shares one context between all texts: `dataset_embeddings` must have the shape "
+                f"(num_documents, {self.config.context_embedding_size}), got {tuple(dataset_embeddings.shape)}."
+            )
+        use_context_attention(self.backbone)
+        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=1)
+        block = self._block_embeddings(context)
+        recorded: dict[int, tuple[Tensor, Tensor]] = {}
+        self.backbone(
+            inputs_embeds=block,
+            attention_mask=block_masks(self.backbone),
+            position_ids=self._position_ids(0, block.device),
+            recorded=recorded,
+        )
+        keys_values = tuple(recorded[index] for index in range(self.backbone.config.num_hidden_layers))
+        if block.requires_grad and not keys_values[-1][0].requires_grad:
+            raise ValueError(
+                "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
+                "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
+            )
+        if token_frequencies is not None:
+            token_frequencies = token_frequencies * has_context  # a dropped context has no frequencies either
+        return ContextBlock(keys_values, token_frequencies)
+
+    def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
+        use_context_attention(self.backbone)
+        self._check_block(block)
+        inputs_embeds = self._embed_text(input_ids)
+        num_block_tokens = self.config.num_block_tokens
+        visible = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
+        output = self.backbone(
+            inputs_embeds=inputs_embeds,
+            attention_mask=text_masks(self.backbone, inputs_embeds, visible, num_block_tokens),
+            position_ids=self._position_ids(input_ids.shape[1], input_ids.device)[:, num_block_tokens:],
+            context_keys_values=block.keys_values,
+        )
+        return output.last_hidden_state
+
+    def _attend_jointly(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        dataset_embeddings: Tensor | None,
+        token_frequencies: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        use_context_attention(self.backbone)
+        num_block_tokens = self.config.num_block_tokens
+        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
+        inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
+        masks = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
+        if not self.config.context_as_sequence:
+            masks = joint_masks(self.backbone, inputs_embeds, masks, num_block_tokens)
+        output = self.backbone(
+            inputs_embeds=inputs_embeds,
+            attention_mask=masks,
+            position_ids=self._position_ids(input_ids.shape[1], input_ids.device),
+        )
+        if token_frequencies is not None:
+            token_frequencies = token_frequencies * has_context.unsqueeze(1)  # (batch_size, vocab_size)
+        return output.last_hidden_state[:, num_block_tokens:], token_frequencies
+
+    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
+        """
+        The context of each text, filled up with the null embedding, and whether it was kept at all.
+
+        Returns:
+            `tuple` of tensors of shape `(num_contexts, num_context_tokens, hidden_size)` and `(num_contexts,)`.
+        """
+        config = self.config
+        num_documents = self._check_context(dataset_embeddings, num_contexts)
+        reference = self.output_projection[0].weight
+        has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
+        shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
+        if num_documents == 0:
+            tokens = self.null_embedding.expand(shape)
+            return tokens.flatten(1, 2), has_context
+        tokens = dataset_embeddings.to(reference.dtype).unflatten(-1, shape[2:])
+        tokens = tokens.expand(num_contexts, -1, -1, -1)
+        if num_documents == config.context_size and not (self.training and config.has_null_embedding):
+            return tokens.flatten(1, 2), has_context
+
+        is_given = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
+        if self.training:
+            # Drawn even at probability zero, so that every parameter of the model has a gradient in each step.
+            is_given = torch.rand(is_given.shape, device=reference.device) >= config.sequence_dropout_prob
+            has_context = torch.rand(num_contexts, device=reference.device) >= config.context_dropout_prob
+        is_given = nn.functional.pad(is_given & has_context.unsqueeze(1), (0, config.context_size - num_documents))
+        tokens = nn.functional.pad(tokens, (0, 0, 0, 0, 0, config.context_size - num_documents))
+        tokens = torch.where(is_given[:, :, None, None], tokens, self.null_embedding)
+        return tokens.flatten(1, 2), has_context
+
+    def _block_embeddings(self, context: Tensor) -> Tensor:
+        """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
+        config = self.config
+        if config.num_soft_prompts > 0:
+            ones = torch.ones_like(self.output_projection[0].bias)
+            soft_prompt = self.soft_prompt_projection(ones).view(1, config.num_soft_prompts, config.hidden_size)
+            context = torch.cat([context, soft_prompt.expand(len(context), -1, -1)], dim=1)
+        return context - added_to_inputs(self.backbone)
+
+    def _embed_text(self, input_ids: Tensor) -> Tensor:
+        if self.config.normalize_text_twice:
+            return self.backbone.embeddings(input_ids)
+        return self.backbone.get_input_embeddings()(input_ids)
+
+    def _position_ids(self, text_length: int, device: torch.device) -> Tensor:
+        """
+        Positions of context block and text.
+
+        Rotary: position 0, which is none, for the context; soft prompt and text count on from the size of a full
+        context. Learned: the block's position is taken off again by [`added_to_inputs`]; the text begins where it
+        would without it.
+
+        Returns:
+            `torch.Tensor` of shape `(1, num_block_tokens + text_length)`.
+        """
+        config = self.config
+        if has_learned_positions(self.backbone.config):
+            start = first_position(self.backbone)
+            positions = torch.arange(text_length, device=device) + start
+            return nn.functional.pad(positions, (config.num_block_tokens, 0), value=start).unsqueeze(0)
+        positions = torch.arange(config.num_block_tokens + text_length, device=device)
+        if not config.context_as_sequence:
+            positions = positions * (positions >= config.num_context_tokens)
+        return positions.unsqueeze(0)
+
+    def _check_context(self, dataset_embeddings: Tensor | None, num_contexts: int) -> int:
+        """Refuses contexts that do not fit and returns the number of documents."""
+        config = self.config
+        if dataset_embeddings is None:
+            num_documents = 0
+        else:
+            width = config.context_embedding_size
+            shape = tuple(dataset_embeddings.shape)
+            if len(shape) not in (2, 3) or shape[-1] != width or (len(shape) == 3 and shape[0] != num_contexts):
+                raise ValueError(
+                    f"`dataset_embeddings` must have the shape (num_documents, {width}), or ({num_contexts}, "
+                    f"num_documents, {width}) for a context per text, got {shape}. They are what `first_stage_model` "
+                    "returns."
+                )
+            num_documents = shape[-2]
+            # A training step has its own check of the loss, and reading a value would stall an accelerator.
+            if not self.training and not torch.compiler.is_compiling() and not dataset_embeddings.isfinite().all():
+                raise ValueError(
+                    "`dataset_embeddings` holds NaN or infinite values. Check the context documents' vectors."
+                )
+        if num_documents > config.context_size:
+            raise ValueError(
+                f"The context has {num_documents} documents, but this model reads at most {config.context_size}. "
+                "Choose some with `cde_hf.sample_documents`."
+            )
+        if num_documents < config.context_size and not config.has_null_embedding:
+            raise ValueError(
+                f"This checkpoint has no null embedding to stand in for missing context documents: it needs exactly "
+                f"{config.context_size} of them, got {num_documents}. Repeat documents to fill the context."
+            )
+        return num_documents
+
+    def _check_block(self, block: ContextBlock) -> None:
+        if torch.compiler.is_compiling():
+            return
+        num_tokens = block.keys_values[0][0].shape[2]
+        if (
+            len(block.keys_values) != self.backbone.config.num_hidden_layers
+            or num_tokens != self.config.num_block_tokens
+        ):
+            raise ValueError(
+                f"The context block has {len(block.keys_values)} layers of {num_tokens} tokens, but this model needs "
+                f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}: it is another "
+                "model's. Encode the context again."
+            )
+        if block.model_fingerprint not in (None, fingerprint(self)):
+            raise ValueError(
+                "The context block was made by another model, or by this one before its weights were changed. Encode "
+                "the context again."
+            )
+
+
+__all__ = ["SecondStage"]

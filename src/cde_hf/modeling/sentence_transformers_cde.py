@@ -1,0 +1,238 @@
+"""The model inside of sentence-transformers: `encode` with a corpus context, which may be part of the checkpoint."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from .corpus_context import CorpusContext, fill_documents, sample_documents
+from .modeling_cde import CDEModel
+
+
+logger = logging.get_logger(__name__)
+
+CONTEXT_FILE = "context.safetensors"
+DEFAULT_MAX_LENGTH = 512
+DEFAULT_DOCUMENT_PROMPT = "search_document: "
+
+
+class CDETransformer(InputModule):
+    """
+    Module of sentence-transformers around a [`CDEModel`].
+
+    What `encode` gives depends on the context:
+
+    - After `set_context(documents)`, or in a checkpoint that was saved with its context, contextual embeddings.
+    - With `encode(texts, dataset_embeddings=vectors)`, embeddings in the context of these first-stage vectors.
+    - With neither, the first-stage vectors of the texts, for use as `dataset_embeddings`.
+
+    Args:
+        model (`CDEModel`):
+            The model.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its tokenizer.
+        max_seq_length (`int`, *optional*, defaults to `512`):
+            Number of tokens to read of a text.
+        document_prompt (`str`, *optional*, defaults to `"search_document: "`):
+            Put before context documents.
+        context (`CorpusContext`, *optional*):
+            The context to start with.
+    """
+
+    config_file_name = "sentence_transformers_cde_config.json"
+    config_keys = ["max_seq_length", "document_prompt"]
+    forward_kwargs = {"dataset_embeddings"}
+    save_in_root = True
+
+    def __init__(
+        self,
+        model: CDEModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_seq_length: int = DEFAULT_MAX_LENGTH,
+        document_prompt: str = DEFAULT_DOCUMENT_PROMPT,
+        context: CorpusContext | None = None,
+    ):
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self.document_prompt = document_prompt
+        self.context: CorpusContext | None = None
+        self._last_vectors: tuple[Tensor, CorpusContext] | None = None
+        if context is not None:
+            self.set_context(context)
+
+    def set_context(self, documents: Sequence[str] | CorpusContext | None, *, seed: int = 0) -> None:
+        """
+        Shows the model a corpus, for every text that is encoded from now on.
+
+        Args:
+            documents (`Sequence[str]`, `CorpusContext` or `None`):
+                Documents of the corpus, from which as many as the model reads are drawn; or a context that was made
+                before; or `None` to take the context away.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed of the draw.
+        """
+        if documents is None:
+            self.context = None
+        elif hasattr(documents, "second_stage_fingerprint"):
+            # By its fields: a checkpoint's own copy of this code and an installed package have a `CorpusContext` each.
+            self.context = self.model.add_context_block(documents)
+        else:
+            self.context = self.encode_context(documents, seed=seed)
+
+    def encode_context(self, documents: Sequence[str], *, seed: int = 0, mini_batch_size: int = 32) -> CorpusContext:
+        """
+        Makes the context of a corpus.
+
+        Args:
+            documents (`Sequence[str]`):
+                Documents of the corpus; empty ones are left out. Of more than the model reads, some are drawn at
+                random. Of fewer, the rest is the null embedding; a checkpoint without null embedding gets documents
+                repeated.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed of the draw.
+            mini_batch_size (`int`, *optional*, defaults to `32`):
+                Number of documents to embed at once.
+
+        Returns:
+            `CorpusContext`: The context.
+        """
+        config = self.model.config
+        chosen = fill_documents(
+            sample_documents(_with_text(documents), config.context_size, seed=seed),
+            config.context_size if not config.has_null_embedding else 0,
+            seed=seed,
+        )
+        # Texts of a length beside each other, so that little is padded. The order of a set does not matter.
+        if not config.context_as_sequence:
+            chosen = sorted(chosen, key=len)
+        features = self.preprocess(chosen, prompt=self.document_prompt)
+        device = self.model.device
+        return self.model.encode_context(
+            features["input_ids"].to(device),
+            features["attention_mask"].to(device),
+            mini_batch_size=mini_batch_size,
+            documents=tuple(chosen),
+        )
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+        """Tokenizes texts. Called by `SentenceTransformer`, which hands all arguments of `encode` on."""
+        texts = [(prompt or "") + text.strip() for text in inputs]
+        features = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
+        )
+        return {name: features[name] for name in ("input_ids", "attention_mask")}
+
+    def forward(self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs) -> dict[str, Any]:
+        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features."""
+        input_ids, attention_mask = features["input_ids"], features["attention_mask"]
+        if dataset_embeddings is not None:
+            if self.context is not None:
+                raise ValueError(
+                    "This model has a context of its own, and `dataset_embeddings` are another one. Call "
+                    "`model[0].set_context(None)` first, or leave `dataset_embeddings` out."
+                )
+            context = self._context_of(dataset_embeddings)
+        else:
+            context = self.context
+        if context is not None:
+            context = self._on_device(context, input_ids.device)
+            features["sentence_embedding"] = self.model.encode_texts(input_ids, attention_mask, context=context)
+        else:
+            logger.warning_once(
+                "No context is set, so these are first-stage vectors, to be used as `dataset_embeddings`. For "
+                "embeddings call `model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` to "
+                "do without."
+            )
+            features["sentence_embedding"] = self.model.encode_context_documents(input_ids, attention_mask)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the embeddings."""
+        return self.model.config.hidden_size
+
+    def save(self, output_path: str, *args, safe_serialization: bool = True, **kwargs) -> None:
+        """Writes model, tokenizer, settings and context, if there is one. Called by `SentenceTransformer`."""
+        self.model.save_pretrained(output_path)
+        self.tokenizer.save_pretrained(output_path)
+        self.save_config(output_path)
+        context_file = Path(output_path) / CONTEXT_FILE
+        if self.context is not None:
+            self.context.save(context_file)
+        else:
+            context_file.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDETransformer":
+        """Reads what [`CDETransformer.save`] wrote. Called by `SentenceTransformer`."""
+        hub_names = ("token", "cache_folder", "revision", "local_files_only")
+        hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
+        transformers_kwargs = {"cache_dir" if name == "cache_folder" else name: v for name, v in hub_kwargs.items()}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
+        model_kwargs = {
+            name: value for name, value in (kwargs.get("model_kwargs") or {}).items() if name != "trust_remote_code"
+        }
+        model = CDEModel.from_pretrained(
+            model_name_or_path, subfolder=subfolder, **transformers_kwargs, **model_kwargs
+        )
+        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **transformers_kwargs)
+        context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
+        context = CorpusContext.load(context_file) if context_file is not None else None
+        return cls(model, tokenizer, **config, context=context)
+
+    def _context_of(self, dataset_embeddings: Tensor) -> CorpusContext:
+        """Context of bare first-stage vectors; in prefix attention its block is kept for the calls that follow."""
+        vectors = torch.as_tensor(dataset_embeddings)
+        if self._last_vectors is None or self._last_vectors[0] is not dataset_embeddings:
+            vectors = vectors.to(self.model.device)
+            self._last_vectors = (dataset_embeddings, self.model.add_context_block(CorpusContext(vectors)))
+        return self._last_vectors[1]
+
+    def _on_device(self, context: CorpusContext, device: torch.device) -> CorpusContext:
+        if context.embeddings is None or context.embeddings.device == device:
+            return context
+        context = context.to(device)
+        if self.context is not None:
+            self.context = context
+        return context
+
+
+def _with_text(documents: Sequence[str]) -> list[str]:
+    if isinstance(documents, str):
+        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+    texts = [text for text in documents if text.strip()]
+    if not texts:
+        raise ValueError(
+            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
+            "`CorpusContext.null()` to do without."
+        )
+    if len(texts) < len(documents):
+        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
+    return texts
+
+
+def write_modules_file(folder: str | os.PathLike) -> None:
+    """Writes the `modules.json` by which `SentenceTransformer(folder, trust_remote_code=True)` finds this module."""
+    module = {
+        "idx": 0,
+        "name": "0",
+        "path": "",
+        "type": "sentence_transformers_cde.CDETransformer",
+        "kwargs": ["dataset_embeddings"],
+    }
+    path = Path(folder) / "modules.json"
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps([module], indent=2), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+__all__ = ["CDETransformer", "write_modules_file"]

@@ -1,0 +1,109 @@
+"""Paired k-means against planted clusters, a plain FAISS call and a brute-force assignment."""
+
+import faiss
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from cde_hf.batching import GraphSettings, KMeansSettings, cluster_pairs, find_communities
+from cde_hf.batching.clustering import pair_rows
+
+
+@pytest.fixture
+def planted(fixtures):
+    return np.load(fixtures / "paired_kmeans" / "paired_kmeans.npz")
+
+
+@pytest.mark.parametrize("spherical", [False, True])
+def test_the_planted_clusters_are_found(planted, spherical):
+    settings = KMeansSettings(spherical=spherical, seed=42)
+    cluster_ids, _ = cluster_pairs(planted["q"], planted["d"], int(planted["k"]), settings=settings)
+    assert adjusted_rand_score(planted["planted"], cluster_ids) == 1.0
+
+
+@pytest.mark.parametrize("name", ["paired_kmeans", "paired_kmeans_local_optimum"])
+@pytest.mark.parametrize("spherical", [False, True])
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_the_objective_is_never_worse_than_that_of_plain_faiss(fixtures, name, spherical, seed):
+    data = np.load(fixtures / "paired_kmeans" / f"{name}.npz")
+    rows = pair_rows(data["q"], data["d"], spherical=spherical)
+    plain = faiss.Kmeans(rows.shape[1], int(data["k"]), niter=100, nredo=3, seed=seed, spherical=spherical)
+    plain.train(rows)
+    settings = KMeansSettings(spherical=spherical, seed=seed)
+    _, centroids = cluster_pairs(data["q"], data["d"], int(data["k"]), settings=settings)
+
+    def objective(centroids):
+        if spherical:
+            return -(rows @ centroids.T).max(axis=1).sum()
+        return ((rows[:, None] - centroids) ** 2).sum(axis=-1).min(axis=1).sum()
+
+    assert objective(centroids) <= objective(plain.centroids) * (1 + 1e-6 * np.sign(objective(plain.centroids)))
+
+
+def test_a_pair_belongs_to_the_nearest_centroid_of_document_and_query(planted):
+    queries, documents = planted["q"], planted["d"]
+    cluster_ids, centroids = cluster_pairs(queries, documents, 5)
+    rows = np.concatenate([documents, queries], axis=1)
+    distances = ((rows[:, None] - centroids) ** 2).sum(axis=-1)
+    assert (distances.argmin(axis=1) == cluster_ids).all()
+
+
+def test_both_orders_of_a_pair_are_rows():
+    queries, documents = np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]])
+    assert pair_rows(queries, documents).tolist() == [[3, 4, 1, 2], [1, 2, 3, 4]]
+
+
+def test_no_cluster_is_empty(planted):
+    cluster_ids, centroids = cluster_pairs(planted["q"], planted["d"], 100)
+    assert (np.bincount(cluster_ids, minlength=len(centroids)) > 0).all()
+
+
+def test_a_large_domain_is_clustered_from_a_sample(planted):
+    settings = KMeansSettings(max_training_pairs=200, seed=1)
+    cluster_ids, _ = cluster_pairs(planted["q"], planted["d"], int(planted["k"]), settings=settings)
+    assert len(cluster_ids) == 400
+    assert adjusted_rand_score(planted["planted"], cluster_ids) > 0.8
+
+
+def test_half_precision_is_enough(planted):
+    arrays = planted["q"].astype(np.float16), planted["d"].astype(np.float16)
+    cluster_ids, _ = cluster_pairs(*arrays, int(planted["k"]), settings=KMeansSettings(seed=42))
+    assert adjusted_rand_score(planted["planted"], cluster_ids) == 1.0
+
+
+def test_more_clusters_than_pairs_are_refused(planted):
+    with pytest.raises(ValueError, match="between 1 and the number of pairs, 400, got 401"):
+        cluster_pairs(planted["q"], planted["d"], 401)
+
+
+def test_communities_find_the_planted_clusters(planted):
+    communities, centroids = find_communities(planted["q"], planted["d"], int(planted["k"]))
+    assert adjusted_rand_score(planted["planted"], communities) > 0.95
+    rows = np.concatenate([planted["d"], planted["q"]], axis=1)
+    np.testing.assert_allclose(centroids[2], rows[communities == 2].mean(axis=0), atol=1e-5)
+
+
+def test_communities_are_not_glued_by_the_nearest_neighbours():
+    # Each pair has three copies. Linked by nearest neighbours alone they would share a community.
+    generator = np.random.default_rng(0)
+    distinct = generator.normal(size=(100, 16)).astype(np.float32)
+    vectors = np.repeat(distinct, 4, axis=0) + 0.01 * generator.normal(size=(400, 16)).astype(np.float32)
+
+    def share_of_copies_together(first_rank):
+        settings = GraphSettings(first_rank=first_rank, num_neighbours=3)
+        communities = find_communities(vectors, vectors, 20, settings=settings)[0].reshape(100, 4)
+        return (communities[:, :1] == communities[:, 1:]).mean()
+
+    assert share_of_copies_together(0) > 0.95
+    assert share_of_copies_together(3) < 0.85
+
+
+def test_communities_are_the_same_for_the_same_seed(planted):
+    first, second = (find_communities(planted["q"], planted["d"], 6)[0] for _ in range(2))
+    assert (first == second).all()
+
+
+def test_one_community_needs_no_graph(planted):
+    communities, centroids = find_communities(planted["q"][:3], planted["d"][:3], 1)
+    assert communities.tolist() == [0, 0, 0]
+    assert centroids.shape == (1, 32)

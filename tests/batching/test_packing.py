@@ -1,0 +1,65 @@
+"""Batches of one size from clusters of any size, and the tour over their centroids."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cde_hf.batching.packing import greedy_tour, pack_batches
+
+
+def brute_force_tour(centroids, start):
+    tour = [start]
+    while len(tour) < len(centroids):
+        distances = ((centroids - centroids[tour[-1]]) ** 2).sum(axis=1)
+        distances[tour] = np.inf
+        tour.append(int(distances.argmin()))
+    return tour
+
+
+@pytest.mark.parametrize("num_centroids", [1, 2, 30, 300])
+def test_the_tour_is_that_of_brute_force(num_centroids):
+    centroids = np.random.default_rng(num_centroids).normal(size=(num_centroids, 5)).astype(np.float32)
+    start = num_centroids // 2
+    assert greedy_tour(centroids, start=start).tolist() == brute_force_tour(centroids, start)
+
+
+def test_equal_centroids_are_all_visited():
+    assert sorted(greedy_tour(np.zeros((50, 4)), start=7)) == list(range(50))
+
+
+CLUSTERS = st.lists(st.integers(0, 6), min_size=1, max_size=80)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CLUSTERS, st.integers(1, 12), st.integers(0, 5))
+def test_every_batch_is_full_and_no_row_comes_twice(cluster_ids, batch_size, seed):
+    cluster_ids = np.array(cluster_ids)
+    order = np.random.default_rng(seed).permutation(7)
+    batches = pack_batches(cluster_ids, batch_size, cluster_order=order, generator=np.random.default_rng(seed))
+    assert batches.shape == (len(cluster_ids) // batch_size, batch_size)
+    assert len(np.unique(batches)) == batches.size
+
+
+def test_a_cluster_that_fills_batches_is_not_mixed():
+    cluster_ids = np.array([0] * 8 + [1] * 4 + [2] * 3)
+    batches = pack_batches(cluster_ids, 4, cluster_order=np.arange(3), generator=np.random.default_rng(0))
+    assert [set(cluster_ids[batch]) for batch in batches] == [{0}, {0}, {1}]
+
+
+def test_small_clusters_are_merged_with_their_neighbours_in_the_order():
+    cluster_ids = np.repeat(np.arange(6), 2)
+    order = np.array([3, 0, 5, 1, 4, 2])
+    batches = pack_batches(cluster_ids, 4, cluster_order=order, generator=np.random.default_rng(0))
+    assert [set(cluster_ids[batch]) for batch in batches] == [{3, 0}, {5, 1}, {4, 2}]
+
+
+def test_other_rows_are_lost_by_another_generator():
+    cluster_ids = np.repeat(np.arange(10), 5)
+    lost = [
+        set(range(50))
+        - set(pack_batches(cluster_ids, 8, cluster_order=np.arange(10), generator=np.random.default_rng(seed)).ravel())
+        for seed in range(20)
+    ]
+    assert all(len(rows) == 2 for rows in lost)
+    assert len(set.union(*lost)) > 15

