@@ -77,6 +77,11 @@ def test_a_dataset_in_memory_needs_a_domain(load):
         load(Dataset.from_list(PAIRS))
 
 
+def test_the_format_of_a_dataset_does_not_matter(load):
+    dataset = Dataset.from_list([{**PAIRS[0], "negatives": ["x", "y"]}]).with_format("numpy")
+    assert load(dataset, domain="faq")["negatives"][:] == [["x", "y"]]
+
+
 def test_a_dataset_on_the_hub_is_its_domain(load, monkeypatch):
     monkeypatch.setattr(sources, "load_dataset", lambda name, split: Dataset.from_list(PAIRS))
     assert set(load("owner/name")["domain"][:]) == {"owner/name"}

