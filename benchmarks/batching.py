@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import faiss
@@ -61,16 +62,13 @@ def cluster_with_faiss(folder: Path, num_clusters: int) -> float:
 
 def in_own_process(function: Callable[[Path, int], float], *arguments: object) -> tuple[float, float]:
     """Seconds that the function reports, and the peak memory of its process in GiB."""
+    # Not forked: a child must not inherit the threads of FAISS.
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        return executor.submit(with_peak_memory, function, *arguments).result()
 
-    def run(connection) -> None:
-        connection.send((function(*arguments), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
 
-    receiver, sender = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=run, args=(sender,))
-    process.start()
-    result = receiver.recv()
-    process.join()
-    return result
+def with_peak_memory(function: Callable[[Path, int], float], *arguments: object) -> tuple[float, float]:
+    return function(*arguments), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def finish_plan(folder: Path, num_pairs: int) -> None:

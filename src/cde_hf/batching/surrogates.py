@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+from accelerate import PartialState
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
@@ -48,7 +49,7 @@ class SentenceTransformerSurrogate:
         mini_batch_size (`int`, *optional*, defaults to `64`):
             Texts to encode at once.
         device (`str`, *optional*):
-            Where to run. Defaults to the best there is.
+            Where to run. Defaults to the accelerator of this process, if there is one.
     """
 
     num_fitting_texts = 0
@@ -63,6 +64,7 @@ class SentenceTransformerSurrogate:
     ):
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
+        device = device or str(PartialState().device)  # of several processes, each has its own
         self.model = SentenceTransformer(str(name_or_path), device=device)
         if max_length is not None:
             self.model.max_seq_length = max_length

@@ -125,7 +125,8 @@ class FrequencyPooling(Pooling):
         # The mean of the weighted tokens over the mean of the weights; the parent knows what is padding and prompt.
         weighted = torch.cat([token_embeddings.float() * weights, weights], dim=-1)
         means = super().forward({**features, "token_embeddings": weighted}, **kwargs)["sentence_embedding"]
-        features["sentence_embedding"] = (means[:, :-1] / means[:, -1:]).to(token_embeddings.dtype)
+        mean_weights = means[:, -1:].clamp(min=torch.finfo(torch.float32).tiny)  # 0 if nothing but the prompt is there
+        features["sentence_embedding"] = (means[:, :-1] / mean_weights).to(token_embeddings.dtype)
         return features
 
     def save(self, output_path: str, *args, **kwargs) -> None:
@@ -177,7 +178,8 @@ class FrequencyPooling(Pooling):
         model = self._model[0]
         vocab_size = len(model.tokenizer.get_vocab())
         counts = torch.zeros(vocab_size)
-        for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
+        is_short = len(documents) <= _DOCUMENTS_AT_ONCE
+        for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
             batch = documents[start : start + _DOCUMENTS_AT_ONCE]
             encoded = model.tokenizer(batch, padding=True, truncation=True, max_length=model.max_seq_length)
             input_ids, attention_mask = (torch.tensor(encoded[name]) for name in ("input_ids", "attention_mask"))

@@ -1,0 +1,48 @@
+"""Evaluation on retrieval sets and labelled texts, and training-free ways to adapt a model to a corpus."""
+
+from .bm25 import BM25
+from .context_choice import choose_documents
+from .context_report import ContextEffect, ContextReport, context_report
+from .contextual_models import CDEEmbedder, is_contextual
+from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
+from .corpora import load_documents
+from .evaluation import evaluate
+from .evaluation_result import Evaluation
+from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
+from .mteb_models import make_model_meta
+from .search import Ranking, search_vectors
+from .significance import Comparison, compare_scores
+from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
+from .whitening import WhitenedEmbedder, Whitening, fit_whitening
+
+
+__all__ = [
+    "BM25",
+    "CDEEmbedder",
+    "Comparison",
+    "ContextEffect",
+    "ContextReport",
+    "ContextualEmbedder",
+    "ContextualizedSentenceTransformer",
+    "DrawScores",
+    "Embedder",
+    "Evaluation",
+    "FrequencyPoolingEmbedder",
+    "Ranker",
+    "Ranking",
+    "SentenceTransformerEmbedder",
+    "WhitenedEmbedder",
+    "Whitening",
+    "choose_documents",
+    "classification_accuracy",
+    "clustering_v_measure",
+    "compare_scores",
+    "context_report",
+    "contextualize",
+    "evaluate",
+    "fit_whitening",
+    "is_contextual",
+    "load_documents",
+    "make_model_meta",
+    "search_vectors",
+]

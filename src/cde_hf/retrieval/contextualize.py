@@ -1,0 +1,137 @@
+"""Makes any mean-pooling sentence-transformers model contextual, without training: context-frequency pooling."""
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
+
+from ..modeling.frequency_pooling import FrequencyPooling
+from .systems import SentenceTransformerEmbedder
+
+
+class ContextualizedSentenceTransformer(SentenceTransformer):
+    """
+    A `SentenceTransformer` with context-frequency pooling, made by [`contextualize`].
+
+    It differs from its parent in one thing: a checkpoint that it saves names the code file of the pooling inside of
+    the checkpoint and not this package, so that `SentenceTransformer(path, trust_remote_code=True)` loads it anywhere.
+    """
+
+    def save(self, path: str, *args, **kwargs) -> None:
+        """Saves the model as its parent does, for use without this package."""
+        super().save(path, *args, **kwargs)
+        _rewrite(Path(path) / "modules.json", _name_shipped_code)
+        _rewrite(Path(path) / "README.md", _ask_for_remote_code)
+
+
+def contextualize(
+    model: SentenceTransformer,
+    documents: Sequence[str] | None,
+    *,
+    size: int = 64,
+    frequency_scale: float = 0.1,
+    seed: int = 0,
+) -> ContextualizedSentenceTransformer:
+    """
+    Gives a sentence-transformers model the word statistics of a corpus: in its mean over the tokens a token weighs
+    `a / (a + p)`, `p` being the share of the corpus' documents that contain it.
+
+    Encode queries and documents with the result. The model that was given stays as it is; both share their weights.
+
+    Args:
+        model (`SentenceTransformer`):
+            A model that pools by the mean of its tokens.
+        documents (`Sequence[str]` or `None`):
+            Documents of the corpus; those without text are left out. `None` gives the plain mean, until
+            `model[1].set_context(documents)`.
+        size (`int`, *optional*, defaults to `64`):
+            Number of documents to draw; all of them, if there are fewer.
+        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            The scale `a`: the share of the documents at which a token weighs one half.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the draw.
+
+    Returns:
+        `ContextualizedSentenceTransformer`: A model that encodes, saves and loads like any other.
+    """
+    name, pooling = _find_pooling(model)
+    modules = OrderedDict(model.named_children())
+    modules[name] = FrequencyPooling(
+        pooling.embedding_dimension, include_prompt=pooling.include_prompt, frequency_scale=frequency_scale
+    )
+    contextualized = ContextualizedSentenceTransformer(
+        modules=modules,
+        device=str(model.device),
+        prompts=model.prompts,
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        trust_remote_code=True,  # a trainer reads its own checkpoints, which have code
+    )
+    modules[name].set_context(documents, size=size, seed=seed)
+    return contextualized
+
+
+class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
+    """
+    A [`ContextualEmbedder`]: a sentence-transformers model with context-frequency pooling.
+
+    Args:
+        model (`SentenceTransformer`):
+            A model that pools by the mean of its tokens. It stays as it is.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        super().__init__(contextualize(model, None), name, batch_size=batch_size)
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Reads the word statistics of all the documents that it is given, or forgets them."""
+        _, pooling = _find_pooling(self.model)
+        pooling.set_context(documents, size=max(1, len(documents or ())))
+
+
+def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
+    poolings = [(name, module) for name, module in model.named_children() if isinstance(module, Pooling)]
+    if len(poolings) != 1 or not isinstance(model[0], Transformer):
+        kinds = ", ".join(type(module).__name__ for module in model.children())
+        raise ValueError(
+            "Context-frequency pooling takes the place of the one `Pooling` after a `Transformer`, but the modules of "
+            f"this model are: {kinds}. Use a model that pools the token vectors of an encoder."
+        )
+    name, pooling = poolings[0]
+    if pooling.pooling_mode != "mean":
+        raise ValueError(
+            f"This model pools by {pooling.pooling_mode!r}, but only a mean over the tokens can be weighed by their "
+            "frequencies. Use a model with mean pooling."
+        )
+    return name, pooling
+
+
+def _name_shipped_code(modules: str) -> str:
+    package = FrequencyPooling.__module__.rpartition(".")[0]
+    return modules.replace(f'"{package}.frequency_pooling.', '"frequency_pooling.')
+
+
+def _ask_for_remote_code(card: str) -> str:
+    card = card.replace(ContextualizedSentenceTransformer.__name__, "SentenceTransformer")
+    return re.sub(r'(SentenceTransformer\("[^"]*")\)', r"\1, trust_remote_code=True)", card)
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    if not path.is_file():
+        return
+    temporary_path = path.with_name(f".{path.name}.new")
+    temporary_path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    os.replace(temporary_path, path)
+
+
+__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize"]

@@ -1,0 +1,138 @@
+"""Evaluates several systems on several retrieval sets, contextual ones with own, foreign or no context."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from ..data.retrieval_sets import RetrievalSet
+from ..modeling.corpus_context import sample_documents
+from .evaluation_result import Evaluation
+from .metrics import RANKING_DEPTH, score_ranking
+from .search import Ranking, check_vectors, search_vectors
+from .systems import ContextualEmbedder, Embedder, Ranker
+
+
+Context = Literal["own", "foreign", "random", "none"]
+CONTEXTS: tuple[Context, ...] = get_args(Context)
+
+_DOCUMENTS_AT_ONCE = 4096
+
+
+def evaluate(
+    systems: Sequence[Embedder | Ranker],
+    retrieval_sets: Sequence[RetrievalSet],
+    *,
+    contexts: Sequence[Context] = ("own",),
+    other_contexts: Mapping[str, Sequence[str]] | None = None,
+    context_size: int = 512,
+    seed: int = 0,
+) -> Evaluation:
+    """
+    Evaluates every system on every retrieval set, by exact search.
+
+    Args:
+        systems (sequence of `Embedder`, `ContextualEmbedder` or `Ranker`):
+            The systems. Contextual ones are left without a context.
+        retrieval_sets (`Sequence[RetrievalSet]`):
+            The sets.
+        contexts (sequence of `str`, *optional*, defaults to `("own",)`):
+            Contexts that contextual systems are evaluated with, a row for each: `"own"`, documents of the set itself;
+            `"foreign"`, documents of the next set in the list; `"random"`, documents of all other sets; `"none"`.
+        other_contexts (`Mapping[str, Sequence[str]]`, *optional*):
+            More contexts by name, to be shown on every set: documents, of which as many are drawn.
+        context_size (`int`, *optional*, defaults to `512`):
+            Number of context documents, the same ones for all systems; the whole corpus, if it is smaller.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed with which they are drawn.
+
+    Returns:
+        `Evaluation`: The score of every query.
+    """
+    _check_names("systems", [system.name for system in systems])
+    _check_names("retrieval sets", [retrieval_set.name for retrieval_set in retrieval_sets])
+    other_contexts = other_contexts or {}
+    if not set(contexts) <= set(CONTEXTS) or not (contexts or other_contexts):
+        raise ValueError(f"`contexts` must be some of {', '.join(CONTEXTS)}, got {list(contexts)}. Name at least one.")
+    strange = [context for context in ("foreign", "random") if context in contexts]
+    if strange and len(retrieval_sets) < 2:
+        raise ValueError(
+            f"A {strange[0]} context comes from another retrieval set, but there is only one. Give a second set, or "
+            f"leave `{strange[0]}` out of `contexts`."
+        )
+    samples = [_draw_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
+    others = {name: sample_documents(texts, context_size, seed=seed) for name, texts in other_contexts.items()}
+    scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    foreign_sets: dict[str, str] = {}
+    for index, retrieval_set in enumerate(retrieval_sets):
+        next_index = (index + 1) % len(retrieval_sets)
+        strangers = [text for other, sample in enumerate(samples) if other != index for text in sample]
+        documents = {
+            "own": samples[index],
+            "foreign": samples[next_index],
+            "random": sample_documents(strangers, context_size, seed=seed),
+            "none": None,
+        }
+        shown = {context: documents[context] for context in contexts} | others
+        if "foreign" in contexts:
+            foreign_sets[retrieval_set.name] = retrieval_sets[next_index].name
+        scores[retrieval_set.name] = {
+            name: score_ranking(ranking, retrieval_set)
+            for system in systems
+            for name, ranking in _rankings(system, retrieval_set, shown)
+        }
+    return Evaluation(scores, foreign_sets, context_size, seed)
+
+
+def _rankings(
+    system: Embedder | Ranker, retrieval_set: RetrievalSet, contexts: dict[str, list[str] | None]
+) -> Iterator[tuple[str, Ranking]]:
+    """The rows of a system: its name, with the context if it has one, and its ranking."""
+    queries, documents = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
+    if isinstance(system, Ranker):
+        yield system.name, system.rank(queries, documents, depth=RANKING_DEPTH)
+    elif isinstance(system, ContextualEmbedder):
+        for context, context_documents in contexts.items():
+            system.set_context(context_documents)
+            name = f"{system.name}, {context.replace('none', 'no')} context"
+            yield name, _search(system, queries, documents, f"{retrieval_set.name}: {name}")
+        system.set_context(None)
+    else:
+        yield system.name, _search(system, queries, documents, f"{retrieval_set.name}: {system.name}")
+
+
+def _search(embedder: Embedder, queries: list[str], documents: list[str], title: str) -> Ranking:
+    query_vectors = check_vectors(
+        embedder.embed_queries(queries), f"{embedder.name}'s queries", num_texts=len(queries)
+    )
+
+    def document_blocks() -> Iterator[np.ndarray]:
+        with tqdm(total=len(documents), desc=title, unit=" documents", leave=False) as progress:
+            for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
+                block = documents[start : start + _DOCUMENTS_AT_ONCE]
+                name = f"{embedder.name}'s documents"
+                yield check_vectors(
+                    embedder.embed_documents(block), name, num_texts=len(block), width=query_vectors.shape[1]
+                )
+                progress.update(len(block))
+
+    return search_vectors(query_vectors, document_blocks(), depth=RANKING_DEPTH)
+
+
+def _draw_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
+    texts = [text for text in retrieval_set.corpus.values() if text.strip()]
+    if not texts:
+        raise ValueError(
+            f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Look at its "
+            "corpus file."
+        )
+    return sample_documents(texts, context_size, seed=seed)
+
+
+def _check_names(kind: str, names: list[str]) -> None:
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"The {kind} need different names and at least one is needed, got {names}. Name them apart.")
+
+
+__all__ = ["CONTEXTS", "Context", "evaluate"]

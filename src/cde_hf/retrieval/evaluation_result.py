@@ -1,0 +1,109 @@
+"""The result of an evaluation: every score, tables of means, and comparisons."""
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .metrics import METRICS
+from .significance import Comparison, compare_scores
+
+
+_SIGNIFICANCE_LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """
+    Scores of systems on retrieval sets, made by [`evaluate`].
+
+    Args:
+        scores (`dict[str, dict[str, dict[str, dict[str, float]]]]`):
+            Set, system, metric, query: the score, between 0 and 1.
+        foreign_sets (`dict[str, str]`):
+            For each set the one whose documents were its foreign context.
+        context_size (`int`):
+            Number of context documents.
+        seed (`int`):
+            Seed with which they were drawn.
+    """
+
+    scores: dict[str, dict[str, dict[str, dict[str, float]]]]
+    foreign_sets: dict[str, str]
+    context_size: int
+    seed: int
+
+    @property
+    def sets(self) -> list[str]:
+        """Names of the sets."""
+        return list(self.scores)
+
+    @property
+    def systems(self) -> list[str]:
+        """Names of the systems, each context of a contextual one by itself."""
+        return list(next(iter(self.scores.values())))
+
+    def mean(self, system: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10") -> float:
+        """Mean score of a system on a set, or the mean of its means over all sets."""
+        names = self.sets if retrieval_set is None else [retrieval_set]
+        return float(np.mean([np.mean(list(self.scores[name][system][metric].values())) for name in names]))
+
+    def compare(
+        self, first: str, second: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10"
+    ) -> Comparison:
+        """Paired randomisation test between two systems, on one set or over all of them."""
+        names = self.sets if retrieval_set is None else [retrieval_set]
+        return compare_scores(
+            [self.scores[name][first][metric] for name in names], [self.scores[name][second][metric] for name in names]
+        )
+
+    def to_markdown(self, metric: str = "ndcg@10", *, baseline: str | None = None) -> str:
+        """
+        A table with a row for each system and a column for each set, in percent.
+
+        Args:
+            metric (`str`, *optional*, defaults to `"ndcg@10"`):
+                One of `"ndcg@10"`, `"mrr@10"` and `"recall@100"`.
+            baseline (`str`, *optional*):
+                Name of a system. Scores that differ from its score by more than chance (p < 0.05) get a star.
+        """
+        if metric not in METRICS:
+            raise ValueError(f"There is no metric `{metric}`. Use one of {', '.join(METRICS)}.")
+        if baseline is not None and baseline not in self.systems:
+            raise ValueError(f"There is no system `{baseline}`. Use one of {', '.join(self.systems)}.")
+        columns = [*self.sets, None]
+        lines = [f"| {metric} | {' | '.join(self.sets)} | mean |", "|---" * (len(columns) + 1) + "|"]
+        for system in self.systems:
+            cells = [self._cell(system, name, metric, baseline) for name in columns]
+            lines.append(f"| {system} | {' | '.join(cells)} |")
+        return "\n".join(lines) + "\n"
+
+    def _cell(self, system: str, retrieval_set: str | None, metric: str, baseline: str | None) -> str:
+        score = f"{100 * self.mean(system, retrieval_set=retrieval_set, metric=metric):.1f}"
+        if baseline is None or system == baseline:
+            return score
+        comparison = self.compare(baseline, system, retrieval_set=retrieval_set, metric=metric)
+        return f"{score}*" if comparison.p_value < _SIGNIFICANCE_LEVEL else score
+
+    def to_json(self) -> str:
+        """All scores and settings, for [`Evaluation.from_json`]."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Evaluation":
+        """Reads what [`Evaluation.to_json`] gave."""
+        return cls(**json.loads(text))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the JSON to a file, which replaces an older one only when it is whole."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            (Path(folder) / path.name).write_text(self.to_json(), encoding="utf-8")
+            os.replace(Path(folder) / path.name, path)
+
+
+__all__ = ["Evaluation"]

@@ -1,0 +1,91 @@
+"""Our checkpoints in mteb: the metadata by which its own CDE wrapper loads them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..data import Prompts
+from ..modeling import CDEConfig
+
+
+if TYPE_CHECKING:
+    from mteb.models import ModelMeta
+
+
+def make_model_meta(
+    checkpoint: str | Path,
+    *,
+    name: str | None = None,
+    revision: str = "main",
+    num_parameters: int | None = None,
+    max_length: int = 512,
+    prompts: Prompts | None = None,
+    training_datasets: Iterable[str] = (),
+) -> "ModelMeta":
+    """
+    Describes a checkpoint to mteb, which runs it with its `CDEWrapper`: the context of each task is drawn from its
+    corpus.
+
+    Args:
+        checkpoint (`str` or `Path`):
+            Folder or Hub name of a checkpoint with its first stage.
+        name (`str`, *optional*):
+            Name in the results, `organisation/model`. Defaults to the checkpoint, a folder under `local/`.
+        revision (`str`, *optional*, defaults to `"main"`):
+            Revision on the Hub.
+        num_parameters (`int`, *optional*):
+            Number of parameters of both stages.
+        max_length (`int`, *optional*, defaults to `512`):
+            Tokens that it reads of a text.
+        prompts (`Prompts`, *optional*):
+            Texts to put before queries and documents. Defaults to the paper's.
+        training_datasets (`Iterable[str]`, *optional*):
+            Names of mteb tasks whose data it was trained on, for mteb to mark as not zero-shot.
+
+    Returns:
+        `mteb.models.ModelMeta`: The description, for `mteb.evaluate(meta, tasks)`.
+    """
+    try:
+        from mteb.models import ModelMeta
+        from mteb.models.model_implementations.cde_models import CDE_CITATION, CDEWrapper, cde_model_prompts
+        from mteb.models.model_meta import ScoringFunction
+    except ImportError as error:
+        raise ImportError("Describing a model to mteb needs mteb: `pip install 'cde-hf[mteb]'`.") from error
+
+    config = CDEConfig.from_pretrained(checkpoint)
+    if not config.has_first_stage:
+        raise ValueError(
+            f"`{checkpoint}` was saved without its first stage, which mteb needs to read the context of each task. "
+            "Use the checkpoint that it was made from."
+        )
+    path = Path(checkpoint)
+    prompts = prompts or Prompts()
+    task_prompts = {**cde_model_prompts, "query": prompts.query, "document": prompts.document}
+
+    def load(_name: str, revision: str | None = None, **kwargs) -> CDEWrapper:
+        return CDEWrapper(str(checkpoint), revision=None if path.is_dir() else revision, **kwargs)
+
+    return ModelMeta(
+        loader=load,
+        loader_kwargs={"model_prompts": task_prompts, "trust_remote_code": True},
+        name=name or (f"local/{path.name}" if path.is_dir() else str(checkpoint)),
+        revision=revision,
+        release_date=None,
+        languages=["eng-Latn"],
+        n_parameters=num_parameters,
+        memory_usage_mb=None,
+        max_tokens=max_length,
+        embed_dim=config.hidden_size,
+        license=None,
+        open_weights=True,
+        public_training_code=None,
+        public_training_data=None,
+        framework=["Sentence Transformers", "safetensors", "Transformers"],
+        similarity_fn_name=ScoringFunction.COSINE,
+        use_instructions=True,
+        training_datasets=set(training_datasets),
+        citation=CDE_CITATION,
+    )
+
+
+__all__ = ["make_model_meta"]

@@ -1,0 +1,88 @@
+"""Whether one system is better than another by more than chance: the paired randomisation test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import permutation_test
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """
+    How two systems compare on the same queries.
+
+    Args:
+        difference (`float`):
+            Mean score of the second minus that of the first; over several sets the mean of their differences.
+        p_value (`float`):
+            How often a difference at least this large, in either direction, comes about if it is left to chance which
+            of a query's two scores belongs to which system.
+        num_queries (`int`):
+            Number of queries.
+    """
+
+    difference: float
+    p_value: float
+    num_queries: int
+
+
+def compare_scores(
+    first: Sequence[Mapping[str, float]],
+    second: Sequence[Mapping[str, float]],
+    *,
+    num_resamples: int = 9999,
+    seed: int = 0,
+) -> Comparison:
+    """
+    Compares the scores of two systems, query by query. Every set counts alike, whatever its number of queries.
+
+    Args:
+        first (sequence of `Mapping[str, float]`):
+            For each retrieval set the first system's score of each query.
+        second (sequence of `Mapping[str, float]`):
+            The second system's scores of the same queries.
+        num_resamples (`int`, *optional*, defaults to `9999`):
+            Number of random exchanges. The smallest possible p-value is about its inverse.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the exchanges.
+
+    Returns:
+        `Comparison`: The difference and how likely it is by chance.
+
+    Example:
+
+    ```python
+    >>> worse, better = {"1": 0.1, "2": 0.2, "3": 0.4}, {"1": 0.3, "2": 0.5, "3": 0.5}
+    >>> comparison = compare_scores([worse], [better])
+    >>> round(comparison.difference, 3), comparison.p_value
+    (0.2, 0.25)
+
+    ```
+    """
+    parts = []
+    for first_scores, second_scores in zip(first, second, strict=True):
+        if first_scores.keys() != second_scores.keys() or not first_scores:
+            raise ValueError(
+                f"Two systems are compared on the same queries, got {len(first_scores)} and {len(second_scores)} "
+                "queries that are not the same. Evaluate both on the same retrieval sets."
+            )
+        differences = np.array([second_scores[query] - first_scores[query] for query in first_scores])
+        parts.append(differences / len(differences) / len(first))  # so that the sum is the mean of the sets' means
+    weighted = np.concatenate(parts)
+    difference = float(weighted.sum())
+    if not weighted.any():
+        return Comparison(difference, 1.0, len(weighted))
+    result = permutation_test(
+        (weighted,),
+        np.sum,
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=num_resamples,
+        batch=max(1, 2_000_000 // len(weighted)),
+        rng=np.random.default_rng(seed),
+    )
+    return Comparison(difference, float(result.pvalue), len(weighted))
+
+
+__all__ = ["Comparison", "compare_scores"]

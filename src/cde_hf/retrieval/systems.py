@@ -1,0 +1,81 @@
+"""What can be evaluated: anything that makes vectors, vectors in a context, or rankings."""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+
+from .search import Ranking
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """
+    Makes vectors of texts, to be compared by the inner product: one row for each text.
+
+    Attributes:
+        name (`str`):
+            Name of its row in a table.
+    """
+
+    name: str
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray: ...
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray: ...
+
+
+@runtime_checkable
+class ContextualEmbedder(Embedder, Protocol):
+    """Makes vectors that depend on documents shown before. `set_context(None)` takes the context away."""
+
+    def set_context(self, documents: Sequence[str] | None) -> None: ...
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """Ranks the documents of a corpus by other means than vectors, at most `depth` of them for each query."""
+
+    name: str
+
+    def rank(self, queries: Sequence[str], documents: Sequence[str], *, depth: int) -> Ranking: ...
+
+
+class SentenceTransformerEmbedder:
+    """
+    An [`Embedder`] around any sentence-transformers model, with the model's own prompts for queries and documents.
+
+    Args:
+        model (`SentenceTransformer`):
+            The model. Its similarity must be the cosine or the inner product.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        if model.similarity_fn_name not in ("cosine", "dot"):
+            raise ValueError(
+                f"`{name}` compares vectors by the similarity `{model.similarity_fn_name}`, but the search knows "
+                "`cosine` and `dot`. Set `model.similarity_fn_name` to one of them."
+            )
+        self.model = model
+        self.name = name
+        self.batch_size = batch_size
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        return self.model.encode_query(list(texts), **self._encode_kwargs())
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        return self.model.encode_document(list(texts), **self._encode_kwargs())
+
+    def _encode_kwargs(self) -> dict[str, int | bool]:
+        is_cosine = self.model.similarity_fn_name == "cosine"
+        return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
+
+
+__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "SentenceTransformerEmbedder"]

@@ -1,0 +1,148 @@
+"""Context-frequency pooling for any sentence-transformers model, in memory and on disk."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import BoW, Dense, Pooling
+
+from cde_hf.retrieval import FrequencyPoolingEmbedder, contextualize
+
+
+CORPUS = [
+    "The cat sleeps on the sofa.",
+    "A dog barks at the moon.",
+    "Whales live in the sea.",
+    "An owl hunts by night.",
+]
+TEXTS = ["Which animal barks?", "the night", "a much longer question about what is going on under the surface"]
+
+
+@pytest.fixture
+def model(minilm):
+    return contextualize(minilm, CORPUS)
+
+
+def test_a_contextualized_model_differs_and_the_given_one_stays(minilm):
+    before = minilm.encode(TEXTS)
+    model = contextualize(minilm, CORPUS)
+    assert np.abs(model.encode(TEXTS) - before).max() > 1e-2
+    np.testing.assert_array_equal(minilm.encode(TEXTS), before)
+    assert model[0] is minilm[0]
+
+
+def test_the_corpus_can_be_changed_and_taken_away(minilm, model):
+    model[1].set_context(CORPUS[:2])
+    np.testing.assert_array_equal(model.encode(TEXTS), contextualize(minilm, CORPUS[:2]).encode(TEXTS))
+    model[1].set_context(None)
+    np.testing.assert_array_equal(model.encode(TEXTS), minilm.encode(TEXTS))
+
+
+def test_all_settings_of_the_model_are_kept(minilm):
+    given = SentenceTransformer(
+        modules=list(minilm.children()),
+        device="cpu",
+        prompts={"query": "query: "},
+        default_prompt_name="query",
+        similarity_fn_name="dot",
+        truncate_dim=16,
+    )
+    given.set_pooling_include_prompt(False)
+    model = contextualize(given, CORPUS)
+    given.set_pooling_include_prompt(True)
+    assert (model.prompts["query"], model.default_prompt_name) == ("query: ", "query")
+    assert (model.similarity_fn_name, model.truncate_dim, model[1].include_prompt) == ("dot", 16, False)
+
+
+def test_a_contextualized_model_can_be_contextualized_again(minilm, model):
+    again = contextualize(model, CORPUS[:2], frequency_scale=0.5)
+    assert again[1].frequency_scale == 0.5
+    expected = contextualize(minilm, CORPUS[:2], frequency_scale=0.5).encode(TEXTS)
+    np.testing.assert_array_equal(again.encode(TEXTS), expected)
+
+
+def test_plain_save_and_load_give_the_same_vectors(model, tmp_path):
+    model.save(str(tmp_path / "checkpoint"))
+    loaded = SentenceTransformer(str(tmp_path / "checkpoint"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
+    assert (loaded[1].num_documents, loaded[1].seed, loaded[1].frequency_scale) == (4, 0, model[1].frequency_scale)
+    assert loaded[1].documents_hash == model[1].documents_hash
+
+
+def test_a_model_without_context_survives_the_disk(minilm, tmp_path):
+    contextualize(minilm, None).save_pretrained(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), minilm.encode(TEXTS), atol=1e-6)
+
+
+def test_the_checkpoint_names_its_own_code_and_no_pickle_is_written(model, tmp_path):
+    model.save_pretrained(str(tmp_path))
+    types = [module["type"] for module in json.loads((tmp_path / "modules.json").read_text())]
+    assert types[1] == "frequency_pooling.FrequencyPooling"
+    assert {"frequency_pooling.py", "pooling.py", "corpus_context.py"} <= {path.name for path in tmp_path.glob("*.py")}
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".new", ".tmp")]
+    assert "trust_remote_code=True)" in (tmp_path / "README.md").read_text()
+
+
+def test_remote_code_works_and_saves_again_where_the_package_is_absent(model, tmp_path):
+    model.save(str(tmp_path / "checkpoint"))
+    script = f"""
+        import sys
+        import numpy as np
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "cde_hf":
+                    raise ModuleNotFoundError(name)
+
+        sys.meta_path.insert(0, Absent())
+        from sentence_transformers import SentenceTransformer
+        model = SentenceTransformer("checkpoint", trust_remote_code=True, device="cpu")
+        model.save("again")
+        model = SentenceTransformer("again", trust_remote_code=True, device="cpu")
+        np.save("own.npy", model.encode({TEXTS!r}))
+        model[1].set_context({CORPUS[:2]!r})
+        model.save("changed")
+        np.save("changed.npy", SentenceTransformer("changed", trust_remote_code=True).encode({TEXTS!r}))
+    """
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "own.npy"), model.encode(TEXTS), atol=1e-5)
+    model[1].set_context(CORPUS[:2])
+    np.testing.assert_allclose(np.load(tmp_path / "changed.npy"), model.encode(TEXTS), atol=1e-5)
+
+
+def test_a_context_that_was_taken_away_is_not_saved(model, tmp_path):
+    model.save(str(tmp_path))
+    model[1].set_context(None)
+    model.save(str(tmp_path))
+    assert not list(tmp_path.rglob("document_counts.safetensors"))
+
+
+@pytest.mark.parametrize("mode", ["cls", ("mean", "max")])
+def test_a_model_that_does_not_pool_by_the_mean_is_refused(minilm, mode):
+    model = SentenceTransformer(modules=[minilm[0], Pooling(384, pooling_mode=mode)], device="cpu")
+    with pytest.raises(ValueError, match="This model pools by .*Use a model with mean pooling"):
+        contextualize(model, CORPUS)
+
+
+@pytest.mark.parametrize("has_encoder", [True, False])
+def test_a_model_without_pooling_is_refused(minilm, has_encoder):
+    modules = [minilm[0], Dense(384, 8)] if has_encoder else [BoW(vocab=["cat", "dog"])]
+    with pytest.raises(ValueError, match="modules of this model are: (Transformer, Dense|BoW)"):
+        contextualize(SentenceTransformer(modules=modules, device="cpu"), CORPUS)
+
+
+def test_the_embedder_counts_every_document_it_is_shown(minilm):
+    embedder = FrequencyPoolingEmbedder(minilm, "frequency pooling")
+    embedder.set_context(CORPUS * 50)
+    assert embedder.model[1].num_documents == 200
+    np.testing.assert_allclose(embedder.embed_documents(TEXTS), contextualize(minilm, CORPUS).encode(TEXTS), atol=1e-5)
+    embedder.set_context(None)
+    np.testing.assert_allclose(embedder.embed_queries(TEXTS), minilm.encode(TEXTS), atol=1e-6)

@@ -1,0 +1,41 @@
+"""The experiment on context-frequency pooling, with tiny data."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cde_hf.data import RetrievalSet, save_retrieval_set
+
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "frequency_pooling.py"
+ANIMALS = {"cats": "sleep on sofas", "dogs": "bark at night", "whales": "sing in the sea", "owls": "hunt for mice"}
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Folder with four training domains and four evaluation sets."""
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    for name in ("north", "east", "south", "west"):
+        documents = {animal: f"In the {name} the {animal} {habit}." for animal, habit in ANIMALS.items()}
+        with gzip.open(tmp_path / "data" / "train" / f"{name}_zoo.jsonl.gz", "wt") as file:
+            for animal, document in documents.items():
+                file.write(json.dumps({"query": f"What do {animal} do?", "document": document}) + "\n")
+        queries = {animal: f"What do {animal} do?" for animal in ANIMALS}
+        qrels = {animal: {animal: 1} for animal in ANIMALS}
+        save_retrieval_set(RetrievalSet(name, documents, queries, qrels), tmp_path / "data" / "eval" / name)
+    return tmp_path / "data"
+
+
+@pytest.mark.slow
+def test_the_experiment_writes_its_tables(data, tmp_path):
+    command = [sys.executable, str(SCRIPT), "--data", str(data), "--output", str(tmp_path / "tables.md")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "tables.md").read_text()
+    assert "| a = 0.2, 64 documents | " in text
+    assert "| north | 4 | 4 | " in text
+    assert "| own, queries only | " in text
