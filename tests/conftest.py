@@ -4,6 +4,8 @@ import os
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The tests run on all cores at once, each on one thread: FAISS and torch would wait for each other.
+os.environ["OMP_NUM_THREADS"] = "1"
 # Some virtual machines report AMX but do not run it, and a bfloat16 matrix product then ends the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 

@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from cde_hf import CDEModel, CorpusContext
 from cde_hf.hub import save_checkpoint, save_with_context
+from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
 
 CORPUS = [
@@ -85,11 +86,13 @@ def test_the_calls_of_the_released_cards_work(checkpoint, model):
 
 def test_without_context_there_is_one_warning(model, monkeypatch):
     warnings = []
-    monkeypatch.setattr(
-        type(sys.modules[type(model[0]).__module__].logger), "warning_once", lambda self, text: warnings.append(text)
-    )
-    model.encode(TEXTS)
-    assert all("set_context(documents)" in text for text in warnings) and warnings
+    logger = sys.modules[type(model[0]).__module__].logger
+    monkeypatch.setattr(logger, "warning", lambda text, *_, **__: warnings.append(text))
+    type(logger).warning_once.cache_clear()
+    for _ in range(2):
+        model.encode(TEXTS, batch_size=1)
+    assert len(warnings) == 1
+    assert "set_context(documents)" in warnings[0]
 
 
 def test_set_context_none_undoes_it(model):
@@ -218,6 +221,52 @@ def test_a_saved_context_needs_no_word_of_it(model, checkpoint, tmp_path, with_f
         assert size < 0.7 * whole
         with pytest.raises(ValueError, match="without the first stage"):
             loaded[0].set_context(CORPUS)
+
+
+def test_a_model_made_of_the_packages_own_class_is_saved_for_everybody(checkpoint, tmp_path):
+    module = CDETransformer.load(str(checkpoint))
+    model = SentenceTransformer(modules=[module], device="cpu")
+    module.set_context(CORPUS)
+    save_with_context(model, tmp_path / "special")
+    assert '"sentence_transformers_cde.CDETransformer"' in (tmp_path / "special" / "modules.json").read_text()
+    loaded = SentenceTransformer(str(tmp_path / "special"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
+
+
+def test_a_saved_context_serves_other_precisions(model, tmp_path):
+    model[0].set_context(CORPUS)
+    expected = model.encode(TEXTS)
+    save_with_context(model, tmp_path / "special")
+    for dtype in (torch.float16, torch.bfloat16):
+        options = {"model_kwargs": {"dtype": dtype}, "trust_remote_code": True, "device": "cpu"}
+        vectors = SentenceTransformer(str(tmp_path / "special"), **options).encode(TEXTS)
+        similarities = torch.cosine_similarity(torch.tensor(vectors).float(), torch.tensor(expected))
+        assert similarities.min() > 0.99
+
+
+def test_vectors_that_change_in_place_are_another_context(model):
+    vectors = model.encode(CORPUS[:3], convert_to_tensor=True).clone()
+    first = model.encode(TEXTS, dataset_embeddings=vectors)
+    vectors[:] = vectors.flip(1)
+    assert np.abs(first - model.encode(TEXTS, dataset_embeddings=vectors)).max() > 1e-4
+
+
+def test_gradients_flow_in_training(model):
+    model[0].set_context(CORPUS)
+    model.train()
+    model(model.preprocess(TEXTS))["sentence_embedding"].sum().backward()
+    assert model[0].model.second_stage_model.output_projection[-1].bias.grad.abs().max() > 0
+
+
+def test_foreign_files_are_neither_deleted_nor_buried(checkpoint, tmp_path):
+    model, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds files but no checkpoint, so nothing is written"):
+        save_checkpoint(model, tokenizer, tmp_path)
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("my card")
+    save_checkpoint(model, tokenizer, tmp_path / "model")
+    assert (tmp_path / "model" / "README.md").read_text() == "my card"
 
 
 def test_saving_without_a_context_is_refused(model, tmp_path):

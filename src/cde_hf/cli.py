@@ -34,13 +34,12 @@ _MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` nee
 def convert(args: argparse.Namespace) -> None:
     """Writes a released checkpoint in the layout of this package."""
     model = CDEModel.from_pretrained(args.source)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(args.source)
-    except (OSError, ValueError):
+    tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+    if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
         model.save_pretrained(args.destination)
         _say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
-        save_checkpoint(model, tokenizer, args.destination)
+        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination)
     _say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
@@ -49,9 +48,13 @@ def prepare(args: argparse.Namespace) -> None:
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
-        columns = dict(pair.split("=", 1) for pair in args.columns)
+        columns = dict(_name_and_column(pair) for pair in args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
     if args.backend == "graph":
+        if (args.iterations, args.starts, args.spherical) != (100, 3, False):
+            raise ValueError(
+                "`--iterations`, `--starts` and `--spherical` belong to `--backend kmeans`. Leave them out."
+            )
         clustering = GraphSettings(seed=args.seed)
     else:
         clustering = KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed)
@@ -133,6 +136,13 @@ def inspect(args: argparse.Namespace) -> None:
     write_inspection_page(plan, page)
     _say(format_statistics(plan))
     _say(f"\nWrote {page}: open it in a browser.")
+
+
+def _name_and_column(pair: str) -> tuple[str, str]:
+    name, is_pair, column = pair.partition("=")
+    if not is_pair:
+        raise ValueError(f"`--columns` takes pairs such as query=question, got `{pair}`.")
+    return name, column
 
 
 def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:

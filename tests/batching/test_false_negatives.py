@@ -39,10 +39,9 @@ def brute_force(rows, plan, chosen, is_above):
             else:
                 vector, text = plan.filter_negatives[starts[row] + negative], rows[row]["negatives"][negative]
             is_positive = negative is None and row == query_row
-            is_equal = text == rows[query_row]["document"]
-            is_of_equal_query = negative is None and rows[row]["query"] == rows[query_row]["query"]
+            answers = {rows[r]["document"] for r in chosen if rows[r]["query"] == rows[query_row]["query"]}
             score = query @ vector.astype(np.float32)
-            expected[i, j] = not is_positive and (is_equal or is_of_equal_query or is_above(score, positive))
+            expected[i, j] = not is_positive and (text in answers or is_above(score, positive))
     return expected
 
 
@@ -70,6 +69,27 @@ def test_equal_texts_are_filtered_without_any_score(negative_plan):
     positions = {row: place for place, row in enumerate(ROWS)}
     assert filtered[positions[7], positions[2]] and filtered[positions[2], positions[7]]
     assert filtered[positions[0], positions[3]] and filtered[positions[3], positions[0]]
+
+
+def test_an_answer_to_an_equal_query_is_filtered_wherever_it_stands(tmp_path):
+    texts = [("which pet", "a cat"), ("which pet", "a dog"), ("who barks", "a dog"), ("what swims", "a whale here")]
+    rows = [{"query": q, "document": d, "negatives": ["a dog"] if n == 3 else []} for n, (q, d) in enumerate(texts)]
+    plan = prepare_batch_plan(
+        Dataset.from_list(rows), tmp_path / "plan", surrogate=TfidfSurrogate(dim=2), cluster_size=4
+    )
+    filtered = FalseNegativeFilter(plan, margin=np.inf)([0, 1, 2, 3])
+    assert filtered[0].tolist() == [False, True, True, False, True]
+    assert filtered[3].tolist() == [False, False, False, False, False]
+
+
+def test_unknown_words_are_not_filtered_by_score(tmp_path):
+    rows = [{"query": f"q{n} known words", "document": f"d{n} known words and more {n}"} for n in range(8)]
+    rows[0] = {"query": "\u732b \u72ac", "document": "\u9ce5"}  # single characters are no words to TF-IDF
+    plan = prepare_batch_plan(
+        Dataset.from_list(rows), tmp_path / "plan", surrogate=TfidfSurrogate(dim=3), cluster_size=8
+    )
+    assert not plan.filter_queries[0].any()
+    assert not FalseNegativeFilter(plan)(range(8))[0].any()
 
 
 def test_the_positive_is_never_filtered(plan):

@@ -1,10 +1,12 @@
 """Making, reusing and refusing batch plans."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +191,43 @@ def test_another_version_is_refused(copied_plan):
 def test_a_folder_without_plan_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no batch plan. Make one with `cde-hf prepare"):
         BatchPlan.load(tmp_path)
+
+
+class Stopped(BaseException):
+    """Ends a run as a killed process would: nothing catches it."""
+
+
+def stop_after(num_writes, monkeypatch):
+    """Ends a run before the change on disk that follows `num_writes` others."""
+    count = 0
+
+    def counted(original):
+        def write(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count > num_writes:
+                raise Stopped
+            return original(*args, **kwargs)
+
+        return write
+
+    monkeypatch.setattr("os.replace", counted(os.replace))
+    monkeypatch.setattr("pathlib.Path.touch", counted(Path.touch))
+    monkeypatch.setattr("pathlib.Path.unlink", counted(Path.unlink))
+
+
+def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, plan, tmp_path, small_shards):
+    num_stops = 0
+    for num_writes in range(1, 200):
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            stop_after(num_writes, monkeypatch)
+            try:
+                prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(dim=16), cluster_size=30)
+                break
+            except Stopped:
+                num_stops += 1
+    assert num_stops > 5
+    assert_same_plan(tmp_path / "plan", plan.folder)
 
 
 PREPARE = """

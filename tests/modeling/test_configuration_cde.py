@@ -83,6 +83,13 @@ def test_what_cannot_work_is_refused(make_config, fields, message):
         make_config(**fields)
 
 
+def test_token_frequencies_need_one_vocabulary(backbone_config):
+    stages = {"first_stage_config": backbone_config(vocab_size=99), "second_stage_config": backbone_config()}
+    CDEConfig(**stages)
+    with pytest.raises((ValueError, StrictDataclassError), match="have 99 and 100 tokens. Use backbones with one tokenizer"):
+        CDEConfig(**stages, pooling="context_frequency")
+
+
 def test_other_encoders_are_refused():
     with pytest.raises(
         (ValueError, StrictDataclassError), match="`gpt2`, which is not a supported bidirectional encoder"

@@ -3,25 +3,26 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling.context_attention import merged_attention
 
 
-def varlen_flash_attention(module, query, key, value, attention_mask, scaling=None, **kwargs):
+def varlen_flash_attention(query, key, value, attention_mask, *, query_length, softmax_scale, attn_implementation, **_):
     """What flash-attention does with a two-dimensional mask: texts are unpadded, attended to and padded again."""
-    assert "position_ids" not in kwargs, "flash-attention takes repeated positions for packed texts"
-    batch_size, _, query_length, _ = query.shape
-    key_length = key.shape[2]
+    assert attn_implementation == "flash_attention_2", "transformers looks the kernel up by this name"
+    assert "position_ids" not in _, "flash-attention takes repeated positions for packed texts"
+    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    batch_size, key_length = len(key), key.shape[2]
     output = torch.zeros_like(query)
     mask = torch.ones(batch_size, key_length, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     assert mask.shape == (batch_size, key_length)
     for row in range(batch_size):
         keys, queries = mask[row], mask[row, -query_length:]
         output[row][:, queries] = F.scaled_dot_product_attention(
-            query[row][:, queries], key[row][:, keys], value[row][:, keys], scale=scaling
+            query[row][:, queries], key[row][:, keys], value[row][:, keys], scale=softmax_scale
         )
-    return output.transpose(1, 2), None
+    return output.transpose(1, 2)
 
 
 @pytest.mark.parametrize("mode", ["joint", "prefix"])
@@ -30,10 +31,24 @@ def test_flash_attention_gets_what_it_can_read(make_model, texts, monkeypatch, f
     model = make_model(family, context_attention=mode)
     context = torch.randn(6, 32)
     expected = model.second_stage_model(*texts, dataset_embeddings=context)
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen_flash_attention)
+    monkeypatch.setattr("cde_hf.modeling.context_attention._flash_attention_forward", varlen_flash_attention)
     model.second_stage_model.backbone.config._attn_implementation_internal = "flash_attention_2"
     embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
     torch.testing.assert_close(embeddings, expected, atol=1e-5, rtol=0)
+
+
+def test_dropout_is_the_same_with_and_without_gradients(backbone_config, texts):
+    # The first pass of gradient caching runs in training mode without gradients, and is replayed with them.
+    bert = backbone_config("bert", attention_probs_dropout_prob=0.5)
+    config = CDEConfig(first_stage_config=bert, second_stage_config=bert, context_size=6, context_attention="prefix")
+    stage = CDEModel(config).train().second_stage_model
+    context, results = torch.randn(6, 32), []
+    for seed, has_gradients in ((1, True), (1, False), (2, False)):
+        torch.manual_seed(seed)
+        with torch.set_grad_enabled(has_gradients):
+            results.append(stage(*texts, dataset_embeddings=context).detach())
+    torch.testing.assert_close(results[0], results[1], atol=1e-6, rtol=0)
+    assert (results[1] - results[2]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("family", ["nomic_bert", "modernbert", "bert"])

@@ -52,6 +52,11 @@ def test_the_first_stage_may_have_fewer_layers(encoder_folder):
         CDEModel.from_biencoder(encoder_folder("modernbert"), first_stage_layers=4)
 
 
+def test_a_model_to_train_has_a_first_stage(encoder_folder):
+    with pytest.raises(ValueError, match="needs its first stage"):
+        CDEModel.from_biencoder(encoder_folder("bert"), has_first_stage=False)
+
+
 def test_config_fields_are_passed_on(encoder_folder):
     model = CDEModel.from_biencoder(encoder_folder("bert"), context_size=9, context_attention="prefix")
     assert (model.config.context_size, model.config.context_attention) == (9, "prefix")

@@ -223,6 +223,19 @@ def test_two_contexts_at_once_are_refused(make_model, texts, context_documents):
         make_model()(*texts, *context_documents, dataset_embeddings=torch.zeros(6, 32))
 
 
+def test_frequencies_without_their_vectors_are_refused(make_model, texts):
+    model = make_model(context_attention="prefix", pooling="context_frequency")
+    block = model.second_stage_model.encode_block()
+    with pytest.raises(ValueError, match="`token_frequencies` belong to `dataset_embeddings`"):
+        model(*texts, context_block=block, token_frequencies=torch.zeros(100))
+
+
+def test_a_tuple_is_returned_if_the_configuration_says_so(make_model, texts):
+    model = make_model()
+    model.config.return_dict = False
+    assert isinstance(model(*texts), tuple)
+
+
 def test_nothing_to_embed_is_refused(make_model):
     with pytest.raises(ValueError, match="nothing to embed"):
         make_model()()

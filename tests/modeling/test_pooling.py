@@ -29,10 +29,11 @@ def test_a_token_at_the_scale_weighs_one_half():
     torch.testing.assert_close(weights[0], torch.tensor([1, 0.5, 1, 0.25, 1, 1]))
 
 
-def test_each_text_may_have_its_own_frequencies():
-    frequencies = torch.zeros(3, 10)
-    frequencies[1, 6] = 0.1
-    weights = pooling_weights(IDS, MASK, token_frequencies=frequencies, frequency_scale=0.1)
+def test_a_text_without_context_has_no_frequencies():
+    frequencies = torch.zeros(10)
+    frequencies[6] = 0.1
+    has_context = torch.tensor([True, True, False])
+    weights = pooling_weights(IDS, MASK, token_frequencies=frequencies, frequency_scale=0.1, has_context=has_context)
     assert weights[1].tolist() == [1, 0.5, 1, 1, 0, 0]
     assert weights[2].tolist() == [1, 1, 1, 1, 0, 0]
 

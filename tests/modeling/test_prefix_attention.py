@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cde_hf import ContextBlock
+from cde_hf import ContextBlock, CorpusContext
 
 
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
@@ -163,9 +163,34 @@ def test_a_block_is_refused_after_a_training_step(make_model, texts, context_doc
     model = make_model(context_attention="prefix")
     context = model.encode_context(*context_documents)
     model(*texts, *context_documents).embeddings.sum().backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    torch.optim.AdamW(model.parameters(), lr=0.1, fused=True).step()  # the default of the Trainer
     with pytest.raises(ValueError, match="before its weights were changed"):
         model.encode_texts(*texts, context=context)
+
+
+def test_the_context_of_another_first_stage_is_refused(make_model, texts, context_documents):
+    model = make_model(context_attention="joint")
+    context = model.encode_context(*context_documents)
+    with torch.no_grad():
+        model.first_stage_model.output_projection[0].weight += 0.1
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.encode_texts(*texts, context=context)
+
+
+def test_a_block_follows_the_precision_of_the_texts(make_model, texts, context_documents):
+    model = make_model(context_attention="prefix")
+    context = model.encode_context(*context_documents)
+    expected = model.encode_texts(*texts, context=context)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        embeddings = model.encode_texts(*texts, context=context)
+    assert torch.cosine_similarity(embeddings.float(), expected).min() > 0.98
+    assert torch.isfinite(model.bfloat16().encode_texts(*texts, context=context)).all()
+
+
+def test_the_block_of_no_context_moves(make_model):
+    model = make_model(context_attention="prefix")
+    context = model.add_context_block(CorpusContext.null()).to(dtype=torch.bfloat16)
+    assert context.block.keys_values[0][0].dtype == torch.bfloat16
 
 
 def test_a_block_of_another_size_is_refused(make_model, texts, context_documents):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
-from .text_hashes import hash_text
+from .text_hashes import hash_negatives, hash_pairs
 
 
 FORMAT_VERSION = 1
@@ -45,10 +45,15 @@ class BatchPlan:
             raise FileNotFoundError(
                 f"`{folder}` holds no batch plan. Make one with `cde-hf prepare DATA {folder}`."
             ) from None
-        if manifest["format_version"] != FORMAT_VERSION:
+        except ValueError as error:
             raise ValueError(
-                f"`{folder}` is a batch plan of version {manifest['format_version']}, but this package reads version "
-                f"{FORMAT_VERSION}. Prepare it again."
+                f"The manifest of the batch plan `{folder}` is torn ({error}). Prepare it again."
+            ) from error
+        version = manifest.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(
+                f"`{folder}` is a batch plan of version {version}, but this package reads version {FORMAT_VERSION}. "
+                "Prepare it again."
             )
         plan = cls(folder, manifest)
         plan._check_arrays()
@@ -120,14 +125,23 @@ class BatchPlan:
                 f"{len(dataset):,}. Give the data set it was made for, or prepare it again."
             )
         rows = np.unique(np.linspace(0, len(self) - 1, _NUM_CHECKED_ROWS).astype(np.int64))
-        sample = dataset.select(rows).select_columns(["query", "document"])[:]
-        hashes = [(hash_text(q), hash_text(d)) for q, d in zip(sample["query"], sample["document"], strict=True)]
-        is_other = (self.text_hashes[rows] != np.array(hashes, dtype=np.uint64)).any(axis=1)
+        sample = dataset.select(rows)
+        is_other = (self.text_hashes[rows] != hash_pairs(sample)).any(axis=1)
+        if self.manifest["has_negatives"]:
+            is_other |= self._has_other_negatives(sample, rows)
         if is_other.any():
             raise ValueError(
                 f"The batch plan `{self.folder}` was made for other data: row {rows[is_other][0]} has another text. "
                 "Give the data set it was made for, in its order, or prepare it again."
             )
+
+    def _has_other_negatives(self, sample: Dataset, rows: np.ndarray) -> np.ndarray:
+        if "negatives" not in sample.column_names:
+            return np.ones(len(rows), dtype=bool)
+        offsets, hashes = hash_negatives(sample)
+        ours = [self.negative_hashes[self.negative_offsets[row] : self.negative_offsets[row + 1]] for row in rows]
+        theirs = np.split(hashes, offsets[1:-1])
+        return np.array([not np.array_equal(own, other) for own, other in zip(ours, theirs, strict=True)])
 
     @property
     def _filter_name(self) -> str:

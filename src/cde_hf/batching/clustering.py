@@ -18,12 +18,13 @@ import numpy as np
 
 
 _BLOCK_SIZE = 65_536
+_MIN_PAIRS_PER_CLUSTER = 20  # to train on, whatever the size of the sample
 
 
 @dataclass(frozen=True)
 class KMeansSettings:
     """
-    Settings of [`cluster_pairs`]. The defaults are the paper's.
+    Settings of [`cluster_pairs`]. Iterations and starts are the paper's; the spread starts come on top.
 
     Args:
         num_iterations (`int`, *optional*, defaults to `100`):
@@ -46,7 +47,12 @@ class KMeansSettings:
 
 
 def cluster_pairs(
-    queries: np.ndarray, documents: np.ndarray, num_clusters: int, *, settings: KMeansSettings | None = None
+    queries: np.ndarray,
+    documents: np.ndarray,
+    num_clusters: int,
+    *,
+    rows: np.ndarray | None = None,
+    settings: KMeansSettings | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     Clusters pairs by paired k-means.
@@ -58,6 +64,8 @@ def cluster_pairs(
             Surrogate vectors of the documents.
         num_clusters (`int`):
             Number of clusters to look for. Those in which no pair falls are left out of the result.
+        rows (`np.ndarray` of shape `(num_pairs,)`, *optional*):
+            The pairs to cluster, such as those of a domain. Only a sample and a block of them is in memory at a time.
         settings (`KMeansSettings`, *optional*):
             How to cluster.
 
@@ -66,13 +74,15 @@ def cluster_pairs(
         `(num_found, 2 * dim)`.
     """
     settings = settings or KMeansSettings()
-    num_pairs = len(queries)
+    rows = np.arange(len(queries)) if rows is None else rows
+    num_pairs = len(rows)
     if not 1 <= num_clusters <= num_pairs:
         raise ValueError(
             f"`num_clusters` must be between 1 and the number of pairs, {num_pairs}, got {num_clusters}. Use larger "
             "clusters or more pairs."
         )
-    training_rows = _training_rows(queries, documents, settings)
+    sample = _sample(rows, max(settings.max_training_pairs, _MIN_PAIRS_PER_CLUSTER * num_clusters), settings.seed)
+    training_rows = pair_rows(queries[sample], documents[sample], spherical=settings.spherical)
     kmeans = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_RANDOM)
     if settings.num_starts > 1:
         spread = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_AFK_MC2)
@@ -82,9 +92,9 @@ def cluster_pairs(
     del training_rows
     cluster_ids = np.empty(num_pairs, dtype=np.int32)
     for start in range(0, num_pairs, _BLOCK_SIZE):
-        block = slice(start, start + _BLOCK_SIZE)
-        rows = _rows(documents[block], queries[block], spherical=settings.spherical)
-        cluster_ids[block] = kmeans.index.search(rows, 1)[1][:, 0]
+        block = rows[start : start + _BLOCK_SIZE]
+        block_rows = _rows(documents[block], queries[block], spherical=settings.spherical)
+        cluster_ids[start : start + len(block)] = kmeans.index.search(block_rows, 1)[1][:, 0]
     found, cluster_ids = np.unique(cluster_ids, return_inverse=True)
     return cluster_ids.astype(np.int32), kmeans.centroids[found]
 
@@ -122,12 +132,10 @@ def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings, init_m
     return kmeans
 
 
-def _training_rows(queries: np.ndarray, documents: np.ndarray, settings: KMeansSettings) -> np.ndarray:
-    if len(queries) > settings.max_training_pairs:
-        generator = np.random.default_rng(settings.seed)
-        sample = np.sort(generator.choice(len(queries), settings.max_training_pairs, replace=False))
-        queries, documents = queries[sample], documents[sample]
-    return pair_rows(queries, documents, spherical=settings.spherical)
+def _sample(rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+    if len(rows) <= size:
+        return rows
+    return np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
 
 
 def _rows(left: np.ndarray, right: np.ndarray, *, spherical: bool) -> np.ndarray:

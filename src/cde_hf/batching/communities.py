@@ -42,7 +42,12 @@ class GraphSettings:
 
 
 def find_communities(
-    queries: np.ndarray, documents: np.ndarray, num_clusters: int, *, settings: GraphSettings | None = None
+    queries: np.ndarray,
+    documents: np.ndarray,
+    num_clusters: int,
+    *,
+    rows: np.ndarray | None = None,
+    settings: GraphSettings | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """
     Clusters pairs into communities of their neighbour graph.
@@ -54,6 +59,8 @@ def find_communities(
             Surrogate vectors of the documents.
         num_clusters (`int`):
             Number of communities.
+        rows (`np.ndarray` of shape `(num_pairs,)`, *optional*):
+            The pairs to cluster, such as those of a domain. All of them must fit into memory.
         settings (`GraphSettings`, *optional*):
             How to build the graph.
 
@@ -67,8 +74,8 @@ def find_communities(
         raise ImportError("Clustering by a graph needs pymetis: `pip install 'cde-hf[graph]'`.") from error
 
     settings = settings or GraphSettings()
-    rows = pair_rows(queries, documents)
-    num_pairs = len(queries)
+    num_pairs = len(queries) if rows is None else len(rows)
+    rows = pair_rows(queries, documents) if rows is None else pair_rows(queries[rows], documents[rows])
     if num_clusters == 1:
         community_ids = np.zeros(num_pairs, dtype=np.int64)
     else:

@@ -49,17 +49,23 @@ class FalseNegativeFilter:
         scores = surrogate_scores(self.plan, rows)  # (num_rows, num_rows + num_negatives)
         positives = np.diagonal(scores)[:, None]
         margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positives)
-        is_false = (scores >= positives + margin) | self._has_equal_text(rows)
+        is_above = (scores >= positives + margin) & self._has_vectors(rows)[:, None]
+        is_false = is_above | self._has_equal_text(rows)
         np.fill_diagonal(is_false, False)
         return is_false
 
+    def _has_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Whether the surrogate knows words of query and document. What it does not know scores 0 with all."""
+        return self.plan.filter_queries[rows].any(axis=1) & self.plan.filter_documents[rows].any(axis=1)
+
     def _has_equal_text(self, rows: np.ndarray) -> np.ndarray:
+        """Whether a column's text is that of a document of an equal query, the positive's own among them."""
         queries, documents = self.plan.text_hashes[rows].T
-        equal = (documents[:, None] == documents) | (queries[:, None] == queries)
         places = negative_places(self.plan, rows)
-        if places is None:
-            return equal
-        return np.concatenate([equal, documents[:, None] == self.plan.negative_hashes[places]], axis=1)
+        columns = documents if places is None else np.concatenate([documents, self.plan.negative_hashes[places]])
+        is_equal_query = queries[:, None] == queries
+        is_equal_document = documents[:, None] == columns
+        return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
 
 
 def surrogate_scores(plan: BatchPlan, rows: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2430; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid #d5dae1; }
 table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .3rem .8rem; text-align: left; vertical-align:
-top; } th { background: #eef1f5; } tr + tr { border-top: 1px solid #e4e8ee; } td.number { text-align: right; }
+top; } th { background: #eef1f5; } tr + tr { border-top: 1px solid #e4e8ee; }
 svg text { font: 12px system-ui, sans-serif; fill: #4a5565; } svg rect { fill: #3d6fb4; }
 details { margin: .5rem 0; } summary { cursor: pointer; } p.note { color: #4a5565; }
 """

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
 from datasets import Dataset
 from tqdm.auto import tqdm
 from transformers.utils import logging
@@ -27,10 +26,11 @@ from ..data import check_pairs
 from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
 from .clustering import KMeansSettings, cluster_pairs
 from .communities import GraphSettings, find_communities
+from .processes import process_state
 from .samples import collect_samples
 from .statistics import plan_statistics
 from .surrogates import Surrogate
-from .text_hashes import data_fingerprint, hash_pairs, hash_text
+from .text_hashes import data_fingerprint, hash_negatives, hash_pairs
 from .vectors import write_vectors
 
 
@@ -76,54 +76,63 @@ def prepare_batch_plan(
         raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
     clustering = clustering or KMeansSettings()
     folder = Path(folder)
-    state = PartialState()
-    hashes, (domains, domain_ids) = hash_pairs(dataset), _number_domains(dataset)
-    identity = {
-        "format_version": FORMAT_VERSION,
-        "data_fingerprint": data_fingerprint(hashes, domain_ids),
-        "surrogate": surrogate.description,
-        "filter_surrogate": filter_surrogate.description if filter_surrogate is not None else None,
-        "cluster_size": cluster_size,
-        "clustering": {"kind": type(clustering).__name__, **asdict(clustering)},
-        "dtype": dtype,
-    }
-    if (folder / MANIFEST).exists():
-        return _reuse(folder, identity)
+    if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
+        raise ValueError(f"`{folder}` holds files but no batch plan. Choose another folder.")
     work = folder.with_name(f"{folder.name}.partial")
+    state = process_state()
     if state.is_main_process:
-        _open_work_folder(work, identity)
-        _save(work / "text_hashes.npy", hashes)
-        _save(work / "domain_ids.npy", domain_ids)
+        settings = {
+            "surrogate": surrogate.description,
+            "filter_surrogate": filter_surrogate.description if filter_surrogate is not None else None,
+            "cluster_size": cluster_size,
+            "clustering": {"kind": type(clustering).__name__, **asdict(clustering)},
+            "dtype": dtype,
+        }
+        _begin(dataset, folder, work, settings)
     state.wait_for_everyone()
-
-    if not (work / MANIFEST).exists():
-        surrogates = {"clustering": surrogate}
-        if filter_surrogate is not None:
-            surrogates["filter"] = filter_surrogate
-        has_negatives = "negatives" in dataset.column_names
-        for name, model in surrogates.items():
-            # Only the filter looks at hard negatives.
-            is_filter = name == "filter" or filter_surrogate is None
-            _encode(dataset, model, work, name=name, dtype=dtype, with_negatives=has_negatives and is_filter)
+    if not (folder / MANIFEST).exists():
+        if not (work / MANIFEST).exists():
+            _encode_all(dataset, work, surrogate, filter_surrogate, dtype)
+            if state.is_main_process:
+                _cluster_domains(work, cluster_size, clustering)
+                _write_manifest(work, dataset)
         if state.is_main_process:
-            _cluster_domains(work, domains, domain_ids, cluster_size, clustering)
-            _write_manifest(work, identity, domains, dataset)
-    if state.is_main_process:
-        _publish(work, folder)
+            _publish(work, folder)
     state.wait_for_everyone()
     return BatchPlan.load(folder)
 
 
-def _reuse(folder: Path, identity: dict[str, Any]) -> BatchPlan:
-    plan = BatchPlan.load(folder)
+def _begin(dataset: Dataset, folder: Path, work: Path, settings: dict[str, Any]) -> None:
+    """Hashes the data, checks that a plan in the folder is this one, and opens the folder to work in."""
+    domains, domain_ids = _number_domains(dataset)
+    arrays = {"domain_ids": domain_ids, "text_hashes": hash_pairs(dataset)}
+    if "negatives" in dataset.column_names:
+        arrays["negative_offsets"], arrays["negative_hashes"] = hash_negatives(dataset)
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "data_fingerprint": data_fingerprint(arrays.values(), domains),
+        "num_pairs": len(dataset),
+        "domains": domains,
+        "has_negatives": "negatives" in dataset.column_names,
+        **settings,
+    }
+    if (folder / MANIFEST).exists():
+        _check_plan(BatchPlan.load(folder), identity)
+        return
+    _open_work_folder(work, identity)
+    for name, array in arrays.items():
+        _save(work / f"{name}.npy", array)
+
+
+def _check_plan(plan: BatchPlan, identity: dict[str, Any]) -> None:
     for name, wanted in identity.items():
-        if plan.manifest[name] != json.loads(json.dumps(wanted)):
+        found = plan.manifest.get(name)
+        if found != json.loads(json.dumps(wanted)):
             raise ValueError(
-                f"`{folder}` already holds a batch plan with another `{name}`: {plan.manifest[name]}, not {wanted}. "
-                "Remove it or choose another folder."
+                f"`{plan.folder}` already holds a batch plan with another `{name}`: {found}, not {wanted}. Remove it "
+                "or choose another folder."
             )
-    logger.info(f"`{folder}` already holds this batch plan.")
-    return plan
+    logger.info(f"`{plan.folder}` already holds this batch plan.")
 
 
 def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
@@ -151,6 +160,17 @@ def _number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
     return domains, ids
 
 
+def _encode_all(
+    dataset: Dataset, work: Path, surrogate: Surrogate, filter_surrogate: Surrogate | None, dtype: str
+) -> None:
+    has_negatives = "negatives" in dataset.column_names
+    # Only the filter looks at hard negatives.
+    is_filter = filter_surrogate is None
+    _encode(dataset, surrogate, work, name="clustering", dtype=dtype, with_negatives=has_negatives and is_filter)
+    if filter_surrogate is not None:
+        _encode(dataset, filter_surrogate, work, name="filter", dtype=dtype, with_negatives=has_negatives)
+
+
 def _encode(
     dataset: Dataset, surrogate: Surrogate, work: Path, *, name: str, dtype: str, with_negatives: bool
 ) -> None:
@@ -167,30 +187,28 @@ def _encode(
             side=side,
             dtype=dtype,
         )
+        _warn_of_zeros(work / f"{name}_{file_name}.npy")
     if with_negatives:
         negatives = dataset.select_columns(["negatives"])
         write_vectors(
             surrogate,
             lambda start, stop: [text for row in negatives[start:stop]["negatives"] for text in row],
             work / f"{name}_negatives.npy",
-            offsets=_negative_offsets(negatives, work),
+            offsets=np.load(work / "negative_offsets.npy"),
             side="document",
             dtype=dtype,
         )
 
 
-def _negative_offsets(negatives: Dataset, work: Path) -> np.ndarray:
-    state = PartialState()
-    if state.is_main_process:
-        counts, hashes = [], []
-        for start in range(0, len(negatives), 10_000):
-            for row in negatives[start : start + 10_000]["negatives"]:
-                counts.append(len(row))
-                hashes.extend(hash_text(text) for text in row)
-        _save(work / "negative_hashes.npy", np.array(hashes, dtype=np.uint64))
-        _save(work / "negative_offsets.npy", np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-    state.wait_for_everyone()
-    return np.load(work / "negative_offsets.npy")
+def _warn_of_zeros(path: Path) -> None:
+    vectors = np.load(path, mmap_mode="r")
+    sample = vectors[:: max(1, len(vectors) // 10_000)]
+    share = float((sample == 0).all(axis=1).mean())
+    if share > 0.01 and process_state().is_main_process:
+        logger.warning(
+            f"{share:.0%} of {path.stem} are zero: the surrogate knows none of their words. They are clustered at "
+            "random and not filtered. Use a sentence-transformers model as surrogate."
+        )
 
 
 def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
@@ -200,18 +218,13 @@ def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
     return [*sample["query"], *sample["document"]]
 
 
-def _cluster_domains(
-    work: Path,
-    domains: list[str],
-    domain_ids: np.ndarray,
-    cluster_size: int,
-    clustering: KMeansSettings | GraphSettings,
-) -> None:
+def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings | GraphSettings) -> None:
+    domain_ids = np.load(work / "domain_ids.npy")
     queries = np.load(work / "clustering_queries.npy", mmap_mode="r")
     documents = np.load(work / "clustering_documents.npy", mmap_mode="r")
     cluster = cluster_pairs if isinstance(clustering, KMeansSettings) else find_communities
     order = np.argsort(domain_ids, kind="stable")
-    ends = np.cumsum(np.bincount(domain_ids, minlength=len(domains)))
+    ends = np.cumsum(np.bincount(domain_ids))
     cluster_ids = np.empty(len(domain_ids), dtype=np.int32)
     centroids: list[np.ndarray] = []
     num_clusters = 0
@@ -221,28 +234,22 @@ def _cluster_domains(
         centroids_path = work / f"domain_clusters_{domain}_centroids.npy"
         if not ids_path.exists():
             wanted = max(1, round(len(rows) / cluster_size))
-            ids, domain_centroids = cluster(queries[rows], documents[rows], wanted, settings=clustering)
+            ids, domain_centroids = cluster(queries, documents, wanted, rows=rows, settings=clustering)
             _save(centroids_path, domain_centroids)
             _save(ids_path, ids)  # last, so that its presence means that both are there
         cluster_ids[rows] = np.load(ids_path) + num_clusters
         centroids.append(np.load(centroids_path))
         num_clusters += len(centroids[-1])
-    cluster_domains = np.repeat(np.arange(len(domains), dtype=np.int32), [len(part) for part in centroids])
+    cluster_domains = np.repeat(np.arange(len(centroids), dtype=np.int32), [len(part) for part in centroids])
     _save(work / "cluster_ids.npy", cluster_ids)
     _save(work / "cluster_domains.npy", cluster_domains)
     _save(work / "centroids.npy", np.concatenate(centroids))
 
 
-def _write_manifest(work: Path, identity: dict[str, Any], domains: list[str], dataset: Dataset) -> None:
+def _write_manifest(work: Path, dataset: Dataset) -> None:
     paths = [path for path in sorted(work.glob("*.npy")) if not path.name.startswith("domain_clusters")]
-    arrays = {path.stem: list(np.load(path, mmap_mode="r").shape) for path in paths}
-    manifest = {
-        **json.loads(json.dumps(identity)),
-        "num_pairs": arrays["domain_ids"][0],
-        "domains": domains,
-        "has_negatives": "negatives" in dataset.column_names,
-        "arrays": arrays,
-    }
+    manifest = json.loads((work / _IDENTITY).read_text(encoding="utf-8"))
+    manifest["arrays"] = {path.stem: list(np.load(path, mmap_mode="r").shape) for path in paths}
     plan = BatchPlan(work, manifest)
     manifest["statistics"] = plan_statistics(plan)
     _write_text(work / "samples.json", json.dumps(collect_samples(plan, dataset), indent=2, ensure_ascii=False))

@@ -1,16 +1,19 @@
 """Batches of neighbours: a batch sampler that is a pure function of plan, batch size, seed and epoch."""
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
-from accelerate import PartialState
 from datasets import Dataset
 from torch.utils.data import BatchSampler, SequentialSampler
+from transformers.utils import logging
 
 from .batch_plan import BatchPlan
 from .packing import greedy_tour, neighbour_table, pack_batches
+from .processes import process_state
 
+
+logger = logging.get_logger(__name__)
 
 Grouping = Literal["cluster", "domain", "random"]
 ClusterOrder = Literal["random", "tour"]
@@ -20,8 +23,8 @@ class ClusteredBatchSampler(BatchSampler):
     """
     Batch sampler that fills each batch from one cluster, or from clusters that lie close together, of one domain.
 
-    In an epoch no pair comes twice. Lost are at most `batch_size - 1` pairs of a domain and the last incomplete round
-    of the processes, others in each epoch.
+    In an epoch no pair comes twice. Lost are fewer pairs of a domain than a batch has (a shared one: that of all
+    processes), and the last incomplete round of the processes; others in each epoch.
 
     Args:
         plan (`BatchPlan`):
@@ -39,7 +42,7 @@ class ClusteredBatchSampler(BatchSampler):
             Number of processes that train together: the number of batches is a multiple of it.
         process_index (`int`, *optional*):
             The process whose batches to give. Defaults to all batches, for accelerate to deal to the processes in
-            turn.
+            turn; shared batches need it.
         share_batches (`bool`, *optional*, defaults to `False`):
             Whether the processes share their negatives: then one batch of `batch_size * num_processes` neighbours is
             cut into the processes' parts. Otherwise each process has batches of its own.
@@ -67,6 +70,16 @@ class ClusteredBatchSampler(BatchSampler):
         share_batches: bool = False,
     ):
         super().__init__(SequentialSampler(plan), batch_size=batch_size, drop_last=True)
+        for name, value, choices in (
+            ("grouping", grouping, get_args(Grouping)),
+            ("cluster_order", cluster_order, get_args(ClusterOrder)),
+        ):
+            if value not in choices:
+                raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got `{value}`.")
+        if process_index is not None and not 0 <= process_index < num_processes:
+            raise ValueError(f"`process_index` must be below `num_processes={num_processes}`, got {process_index}.")
+        if share_batches and num_processes > 1 and process_index is None:
+            raise ValueError("Shared batches are cut into the processes' parts: give the `process_index`.")
         self.plan = plan
         self.grouping = grouping
         self.cluster_order = cluster_order
@@ -80,8 +93,8 @@ class ClusteredBatchSampler(BatchSampler):
         if len(self) == 0:
             largest = max(len(rows) for rows in self._domain_rows)
             raise ValueError(
-                f"No domain can fill a batch of {self._packed_size} pairs for each of {self._num_rounds_of} "
-                f"processes: the largest of {len(self._domain_rows)} has {largest}. Lower the batch size."
+                f"The domains cannot fill {self._batches_per_round} batches of {self._packed_size} pairs: the largest "
+                f"of {len(self._domain_rows)} has {largest}. Lower the batch size."
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -90,13 +103,13 @@ class ClusteredBatchSampler(BatchSampler):
 
     def __len__(self) -> int:
         num_batches = sum(len(rows) // self._packed_size for rows in self._domain_rows)
-        num_batches = num_batches // self._num_rounds_of * self._num_rounds_of
-        return num_batches // self._num_rounds_of if self.process_index is not None else num_batches
+        num_batches = num_batches // self._batches_per_round * self._batches_per_round
+        return num_batches // self._batches_per_round if self.process_index is not None else num_batches
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = np.concatenate([self._pack_domain(domain) for domain in range(len(self._domain_rows))])
-        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(batches))
-        order = order[: len(order) // self._num_rounds_of * self._num_rounds_of]
+        order = self._generator(len(self._domain_rows)).permutation(len(batches))
+        order = order[: len(order) // self._batches_per_round * self._batches_per_round]
         if self.process_index is None:
             parts = slice(None)
         elif self.share_batches:
@@ -111,8 +124,11 @@ class ClusteredBatchSampler(BatchSampler):
         return self.batch_size * self.num_processes if self.share_batches else self.batch_size
 
     @property
-    def _num_rounds_of(self) -> int:
+    def _batches_per_round(self) -> int:
         return 1 if self.share_batches else self.num_processes
+
+    def _generator(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.epoch, stream + 1])  # a last 0 would change nothing
 
     def _group_by_domain(self) -> list[np.ndarray]:
         if self.grouping == "random":
@@ -123,7 +139,7 @@ class ClusteredBatchSampler(BatchSampler):
 
     def _pack_domain(self, domain: int) -> np.ndarray:
         rows = self._domain_rows[domain]
-        generator = np.random.default_rng([self.seed, self.epoch, domain])
+        generator = self._generator(domain)
         if self.grouping == "cluster":
             clusters = np.flatnonzero(self.plan.cluster_domains == domain)
             cluster_ids = np.searchsorted(clusters, self.plan.cluster_ids[rows])
@@ -151,7 +167,8 @@ def sentence_transformers_batch_sampler(
 
     Args:
         plan (`BatchPlan`):
-            The plan of the training set, which must keep its order.
+            The plan of the training set, which must keep its order. A data set of another length, such as one to
+            evaluate on, gets plain batches.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
             As for [`ClusteredBatchSampler`].
 
@@ -159,9 +176,16 @@ def sentence_transformers_batch_sampler(
         `Callable`: For the argument `batch_sampler` of `SentenceTransformerTrainingArguments`.
     """
 
+    from sentence_transformers.base.sampler import DefaultBatchSampler  # here, because importing it takes seconds
+
     def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
+        if len(dataset) != len(plan):
+            logger.info(
+                f"The batch plan is not for this data set of {len(dataset)} rows, whose batches go by its order."
+            )
+            return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
         plan.check_dataset(dataset)
-        num_processes = PartialState().num_processes
+        num_processes = process_state().num_processes
         return ClusteredBatchSampler(
             plan, batch_size, cluster_order=cluster_order, seed=seed, num_processes=num_processes
         )

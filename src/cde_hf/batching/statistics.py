@@ -1,6 +1,7 @@
 """How hard the batches of a plan are: the paper's analysis, for its manifest and for inspection."""
 
 from collections import defaultdict
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def batch_statistics(
     sampler = ClusteredBatchSampler(plan, batch_size, grouping=grouping, cluster_order="random", seed=seed)
     false_negatives = FalseNegativeFilter(plan)
     hardness, filtered = [], defaultdict(list)
-    for rows, _ in zip(sampler, range(num_batches), strict=False):
+    for rows in islice(sampler, num_batches):
         rows = np.asarray(rows)
         is_negative = ~np.eye(batch_size, dtype=bool)
         hardness.append(surrogate_scores(plan, rows)[:, :batch_size][is_negative].mean())
@@ -93,7 +94,7 @@ def hardness_by_cluster_size(plan: BatchPlan, *, num_bins: int = 4, seed: int = 
             continue
         sampler = ClusteredBatchSampler(plan, batch_size, cluster_order="random", seed=seed)
         measured = []
-        for rows, _ in zip(sampler, range(50 * num_bins), strict=False):
+        for rows in islice(sampler, 50 * num_bins):
             rows = np.asarray(rows)
             scores = surrogate_scores(plan, rows)[:, :batch_size]
             cluster = np.bincount(plan.cluster_ids[rows]).argmax()

@@ -1,14 +1,17 @@
 """Cheap models whose vectors stand in for the model to be trained, when pairs are clustered and negatives filtered."""
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
-from accelerate import PartialState
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
+from torch import nn
+
+from .processes import process_state
 
 
 Side = Literal["query", "document"]
@@ -64,7 +67,7 @@ class SentenceTransformerSurrogate:
     ):
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
-        device = device or str(PartialState().device)  # of several processes, each has its own
+        device = device or str(process_state().device)  # of several processes, each has its own
         self.model = SentenceTransformer(str(name_or_path), device=device)
         if max_length is not None:
             self.model.max_seq_length = max_length
@@ -75,6 +78,8 @@ class SentenceTransformerSurrogate:
             "name": str(name_or_path),
             "dim": self.dim,
             "max_length": self.model.max_seq_length,
+            "prompts": str(self.model.prompts),
+            "weights": _hash_weights(self.model),
         }
 
     def fit(self, texts: Iterable[str]) -> None:
@@ -84,6 +89,15 @@ class SentenceTransformerSurrogate:
         """Gives one vector of length one per text."""
         encode = self.model.encode_query if side == "query" else self.model.encode_document
         return encode(texts, batch_size=self.mini_batch_size, normalize_embeddings=True, show_progress_bar=False)
+
+
+def _hash_weights(model: nn.Module) -> str:
+    """A short name for the weights: another model under an old name gives other vectors."""
+    digest = hashlib.blake2b(digest_size=8)
+    for parameter in model.parameters():
+        sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 1024)]
+        digest.update(sample.float().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 class TfidfSurrogate:

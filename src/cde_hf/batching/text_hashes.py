@@ -1,6 +1,7 @@
 """64-bit hashes of the texts of a data set: they find equal texts, and tell whether a plan belongs to the data."""
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 import xxhash
@@ -35,12 +36,29 @@ def hash_pairs(dataset: Dataset) -> np.ndarray:
     return hashes
 
 
-def data_fingerprint(text_hashes: np.ndarray, domain_ids: np.ndarray) -> str:
-    """A short name for the contents of a data set."""
-    digest = hashlib.blake2b(digest_size=8)
-    digest.update(np.ascontiguousarray(text_hashes).data)
-    digest.update(np.ascontiguousarray(domain_ids).data)
+def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Hashes of all hard negatives.
+
+    Returns:
+        `tuple[np.ndarray, np.ndarray]`: Place of each pair's first negative among all, of shape `(num_pairs + 1,)`,
+        and the hashes, of shape `(num_negatives,)`.
+    """
+    negatives = dataset.select_columns(["negatives"])
+    counts, hashes = [], []
+    for start in range(0, len(negatives), _BLOCK_SIZE):
+        for row in negatives[start : start + _BLOCK_SIZE]["negatives"]:
+            counts.append(len(row))
+            hashes.extend(hash_text(text) for text in row)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(hashes, dtype=np.uint64)
+
+
+def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> str:
+    """A short name for the contents of a data set: its hashes, and the names of its domains."""
+    digest = hashlib.blake2b("\n".join(domains).encode(), digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-__all__ = ["data_fingerprint", "hash_pairs", "hash_text"]
+__all__ = ["data_fingerprint", "hash_negatives", "hash_pairs", "hash_text"]

@@ -5,18 +5,19 @@ A shard is a range of texts. When it is in the array, a marker file says so; wha
 is not done again. Several processes, started by accelerate, take the shards in turn.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from accelerate import PartialState
 from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
+from .processes import process_state
 from .surrogates import Side, Surrogate
 
 
-SHARD_SIZE = 8_192
+SHARD_SIZE = int(os.environ.get("CDE_HF_SHARD_SIZE", "8192"))
 
 
 def write_vectors(
@@ -45,7 +46,7 @@ def write_vectors(
         dtype (`str`, *optional*, defaults to `"float16"`):
             `"float16"` or `"float32"`.
     """
-    state = PartialState()
+    state = process_state()
     num_rows = len(offsets) - 1
     shape = (int(offsets[-1]), surrogate.dim)
     with state.main_process_first():

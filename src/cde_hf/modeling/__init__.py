@@ -1,4 +1,4 @@
-"""The model and its configuration. Every file of this folder is copied into each checkpoint."""
+"""The model, its configuration and what sentence-transformers needs. These files travel inside of checkpoints."""
 
 from transformers import AutoConfig, AutoModel
 

@@ -49,6 +49,11 @@ def first_position(backbone: PreTrainedModel) -> int:
     return getattr(backbone.embeddings, "padding_idx", -1) + 1
 
 
+def longest_text(backbone: PreTrainedModel) -> int:
+    """Number of tokens that an encoder can read of a text."""
+    return backbone.config.max_position_embeddings - first_position(backbone)
+
+
 def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     """
     The vector that the embedding layer adds to a row of `inputs_embeds` at [`first_position`].
@@ -91,5 +96,6 @@ __all__ = [
     "first_position",
     "has_learned_positions",
     "has_local_layers",
+    "longest_text",
     "mean_of_tokens",
 ]

@@ -105,9 +105,9 @@ class CDEConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs):
-        if isinstance(self.first_stage_config, PreTrainedConfig):
-            # The stages share nothing: a config given for both must not be changed through one of them.
-            self.first_stage_config = copy.deepcopy(self.first_stage_config)
+        # The stages share nothing, neither with each other nor with the caller.
+        self.first_stage_config = copy.deepcopy(self.first_stage_config)
+        self.second_stage_config = copy.deepcopy(self.second_stage_config)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -183,6 +183,13 @@ class CDEConfig(PreTrainedConfig):
         if self.learn_frequency_scale and self.pooling != "context_frequency":
             raise ValueError(
                 f"`learn_frequency_scale=True` needs `pooling='context_frequency'`, got `pooling='{self.pooling}'`."
+            )
+        sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
+        if self.pooling == "context_frequency" and sizes[0] != sizes[1]:
+            raise ValueError(
+                "`pooling='context_frequency'` counts the first stage's tokens for the second one, but their "
+                f"vocabularies have {sizes[0]} and {sizes[1]} tokens. Use backbones with one tokenizer, or "
+                "`pooling='mean'`."
             )
         if self.learn_frequency_scale and math.isinf(self.frequency_scale):
             raise ValueError("An infinite `frequency_scale` cannot be learned. Start from a finite one such as 0.1.")

@@ -10,6 +10,8 @@ Both happen in the attention function, which transformers looks up by name and t
 keyword arguments. So no backbone is patched. The functions registered here wrap those of transformers, one each.
 """
 
+import hashlib
+import re
 from functools import partial
 
 import torch
@@ -21,6 +23,7 @@ from transformers.masking_utils import (
     create_bidirectional_mask,
     sliding_window_bidirectional_mask_function,
 )
+from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .backbones import has_local_layers
@@ -29,7 +32,8 @@ from .backbones import has_local_layers
 LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
 
 _WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-_NAME_PREFIX = "cde_"
+# The names are global in a process, but each checkpoint has its own copy of this code.
+_NAME_PREFIX = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}_"
 
 
 def context_attention_forward(
@@ -67,13 +71,19 @@ def context_attention_forward(
         recorded[module.layer_idx] = (key, value)
     if context_keys_values is not None:
         context_key, context_value = context_keys_values[module.layer_idx]
-        if wrapped_name == "sdpa" and query.device.type == "cpu" and not torch.is_grad_enabled():
+        # A block may come from another device, precision or autocast state than the texts that it serves.
+        context_key, context_value = context_key.to(key), context_value.to(value)
+        is_inference = not module.training and not torch.is_grad_enabled()
+        if wrapped_name == "sdpa" and query.device.type == "cpu" and is_inference:
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
         key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
         value = torch.cat([context_value.expand(len(value), -1, -1, -1), value], dim=2)
-    attend = _eager_attention if wrapped_name == "eager" else ALL_ATTENTION_FUNCTIONS[wrapped_name]
-    return attend(module, query, key, value, attention_mask, **kwargs)
+    if wrapped_name == "eager":
+        return _eager_attention(module, query, key, value, attention_mask, **kwargs)
+    if wrapped_name.startswith("flash"):
+        return _flash_attention(module, query, key, value, attention_mask, wrapped_name=wrapped_name, **kwargs)
+    return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
 
 
 def merged_attention(
@@ -109,6 +119,8 @@ def merged_attention(
         `torch.Tensor` of shape `(batch_size, sequence_length, num_heads, head_dim)`: The outputs.
     """
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    # Under autocast a backbone may rotate queries and keys in another precision than that of the values.
+    query, key, context_key = (tensor.to(value.dtype) for tensor in (query, key, context_key))
     batch_size, num_heads, length, head_dim = query.shape
     # Step (1)
     all_queries = query.transpose(0, 1).reshape(1, num_heads, batch_size * length, head_dim)
@@ -136,6 +148,7 @@ def use_context_attention(backbone: PreTrainedModel) -> None:
     name = backbone.config._attn_implementation
     if name.startswith(_NAME_PREFIX):
         return
+    name = wrapped_attention_name(name)
     if name not in _WRAPPED_NAMES:
         raise ValueError(
             f"The second stage supports the attention implementations {', '.join(_WRAPPED_NAMES)}, got `{name}`. "
@@ -150,8 +163,8 @@ def use_context_attention(backbone: PreTrainedModel) -> None:
 
 
 def wrapped_attention_name(name: str | None) -> str | None:
-    """Name of the implementation of transformers behind one of ours."""
-    return name.removeprefix(_NAME_PREFIX) if name is not None else None
+    """Name of the implementation of transformers behind one of ours, or of another copy of this code."""
+    return re.sub(r"^cde_[0-9a-f]{8}_", "", name) if name is not None else None
 
 
 def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
@@ -214,6 +227,34 @@ def _eager_attention(
     probabilities = F.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     output = F.dropout(probabilities, dropout, training=module.training) @ value
     return output.transpose(1, 2).contiguous(), probabilities
+
+
+def _flash_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    wrapped_name: str,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    # Not by `flash_attention_forward` of transformers, which looks the kernel up by the name in the configuration:
+    # ours.
+    output = _flash_attention_forward(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attention_mask,
+        query_length=query.shape[2],
+        is_causal=False,
+        dropout=dropout,
+        softmax_scale=scaling,
+        attn_implementation=wrapped_name,
+    )
+    return output, None
 
 
 for _name in _WRAPPED_NAMES:

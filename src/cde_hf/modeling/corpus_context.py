@@ -123,11 +123,9 @@ class CorpusContext:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "CorpusContext":
         """A copy on another device or in another floating point type. Token frequencies stay in float32."""
-        if self.embeddings is None:
-            return self
         return replace(
             self,
-            embeddings=self.embeddings.to(device=device, dtype=dtype),
+            embeddings=_move(self.embeddings, device, dtype),
             token_frequencies=_move(self.token_frequencies, device),
             block=self.block.to(device, dtype) if self.block is not None else None,
         )
@@ -233,8 +231,8 @@ def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
     return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
 
 
-def _move(tensor: Tensor | None, device: torch.device | str | None) -> Tensor | None:
-    return tensor.to(device=device) if tensor is not None else None
+def _move(tensor: Tensor | None, device: torch.device | str | None, dtype: torch.dtype | None = None) -> Tensor | None:
+    return tensor.to(device=device, dtype=dtype) if tensor is not None else None
 
 
 def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:

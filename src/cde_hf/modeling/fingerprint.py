@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 _SAMPLES_PER_PARAMETER = 4096
 
-_known: WeakKeyDictionary[nn.Module, tuple[tuple, str]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[nn.Module, tuple[tuple[float, ...], str]] = WeakKeyDictionary()
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -17,11 +17,12 @@ def fingerprint(module: nn.Module) -> str:
     A short name for the weights of a module, the same in every process.
 
     A sample of every parameter is hashed, rounded to bfloat16: casting a model from float32 to bfloat16 and back keeps
-    its name, a training step changes it. The result is kept until a parameter is written to.
+    its name (float16 rounds otherwise and has a name of its own), a training step changes it. The result is kept as
+    long as one value of each parameter stays the same.
     """
-    parameters = list(module.parameters())
-    versions = tuple((parameter.data_ptr(), _version(parameter)) for parameter in parameters)
-    if module in _known and _known[module][0] == versions:
+    # Not by the tensors' version counters: fused optimizers do not count up.
+    probe = _probe(module)
+    if module in _known and _known[module][0] == probe:
         return _known[module][1]
     digest = hashlib.blake2b(digest_size=8)
     for name, parameter in module.named_parameters():
@@ -29,7 +30,7 @@ def fingerprint(module: nn.Module) -> str:
         flat = parameter.detach().flatten()
         step = max(1, len(flat) // _SAMPLES_PER_PARAMETER)
         digest.update(_bytes(flat[::step].to(torch.bfloat16).float()))
-    _known[module] = (versions, digest.hexdigest())
+    _known[module] = (probe, digest.hexdigest())
     return digest.hexdigest()
 
 
@@ -45,8 +46,10 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().numpy().tobytes()
 
 
-def _version(parameter: nn.Parameter) -> int:
-    return 0 if parameter.is_inference() else parameter._version
+def _probe(module: nn.Module) -> tuple[float, ...]:
+    with torch.no_grad():
+        values = [parameter.view(-1)[parameter.numel() // 2].float() for parameter in module.parameters()]
+        return tuple(torch.stack(values).tolist())
 
 
 __all__ = ["fingerprint", "tensor_hash"]

@@ -125,6 +125,8 @@ class CDEModel(PreTrainedModel):
         Returns:
             `CDEModel`: The model, in evaluation mode.
         """
+        if config_fields.get("has_first_stage") is False:
+            raise ValueError("A model to be trained needs its first stage: leave `has_first_stage` out.")
         folder, subfolder = find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
@@ -144,9 +146,9 @@ class CDEModel(PreTrainedModel):
         )
         encoder = AutoModel.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
         model = cls(config)
+        weights = encoder.state_dict()
         for stage in (model.first_stage_model, model.second_stage_model):
-            names = stage.backbone.state_dict().keys()
-            stage.backbone.load_state_dict({name: encoder.state_dict()[name] for name in names})
+            stage.backbone.load_state_dict({name: weights[name] for name in stage.backbone.state_dict()})
         if config.output_residual:
             nn.init.zeros_(model.second_stage_model.output_projection[-1].weight)
         return model.eval()
@@ -194,6 +196,8 @@ class CDEModel(PreTrainedModel):
         """
         if sum(given is not None for given in (context_input_ids, dataset_embeddings, context_block)) > 1:
             raise ValueError("Give one of `context_input_ids`, `dataset_embeddings` and `context_block`, not several.")
+        if token_frequencies is not None and dataset_embeddings is None:
+            raise ValueError("`token_frequencies` belong to `dataset_embeddings`: give both, or leave them out.")
         if input_ids is None and context_input_ids is None and dataset_embeddings is None:
             raise ValueError(
                 "There is nothing to embed: give `input_ids`, `context_input_ids` or `dataset_embeddings`."
@@ -208,14 +212,13 @@ class CDEModel(PreTrainedModel):
         if self.config.context_attention == "prefix" and context_block is None and not is_context_alone:
             context_block = self.second_stage_model.encode_block(dataset_embeddings, token_frequencies)
         if input_ids is not None:
-            context = (
-                {"context_block": context_block}
-                if context_block is not None
-                else {"dataset_embeddings": dataset_embeddings, "token_frequencies": token_frequencies}
-            )
+            context = {"context_block": context_block}
+            if context_block is None:
+                context = {"dataset_embeddings": dataset_embeddings, "token_frequencies": token_frequencies}
             embeddings = self.second_stage_model(input_ids, attention_mask, **context)
         output = CDEOutput(embeddings, dataset_embeddings, context_block)
-        return output if return_dict in (None, True) else output.to_tuple()
+        return_dict = self.config.return_dict if return_dict is None else return_dict
+        return output if return_dict else output.to_tuple()
 
     @torch.no_grad()
     def encode_context(
@@ -245,9 +248,10 @@ class CDEModel(PreTrainedModel):
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         mini_batches = zip(input_ids.split(mini_batch_size), attention_mask.split(mini_batch_size), strict=True)
         embeddings = torch.cat([self.encode_context_documents(ids, mask) for ids, mask in mini_batches])
+        has_frequencies = self.config.pooling == "context_frequency"
         context = CorpusContext(
             embeddings,
-            self._count_token_frequencies(input_ids, attention_mask),
+            self._count_token_frequencies(input_ids, attention_mask) if has_frequencies else None,
             first_stage_fingerprint=fingerprint(self.first_stage_model),
             second_stage_fingerprint=fingerprint(self.second_stage_model),
             documents=documents,
@@ -273,6 +277,7 @@ class CDEModel(PreTrainedModel):
             `CorpusContext`: The same context, ready for [`CDEModel.encode_texts`].
         """
         self._check_context(context)
+        context = context.to(self.device)
         if self.config.context_attention != "prefix" or context.block is not None:
             return context
         block = self.second_stage_model.encode_block(context.embeddings, context.token_frequencies)
@@ -297,10 +302,16 @@ class CDEModel(PreTrainedModel):
         Returns:
             `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
         """
+        return self.embed_texts(input_ids, attention_mask, context=context)
+
+    def embed_texts(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: CorpusContext | None = None
+    ) -> Tensor:
+        """[`CDEModel.encode_texts`] with gradients."""
         context = CorpusContext.null() if context is None else context
-        self._check_context(context)
-        if context.block is not None:
+        if context.block is not None:  # which the second stage checks
             return self.second_stage_model(input_ids, attention_mask, context_block=context.block)
+        self._check_context(context)
         return self.second_stage_model(
             input_ids, attention_mask, context.embeddings, token_frequencies=context.token_frequencies
         )
@@ -313,7 +324,10 @@ class CDEModel(PreTrainedModel):
             )
 
     def _check_context(self, context: CorpusContext) -> None:
-        if context.second_stage_fingerprint not in (None, fingerprint(self.second_stage_model)):
+        is_ours = context.second_stage_fingerprint in (None, fingerprint(self.second_stage_model))
+        if self.first_stage_model is not None:
+            is_ours &= context.first_stage_fingerprint in (None, fingerprint(self.first_stage_model))
+        if not is_ours:
             raise ValueError(
                 "The context was made by another model, or by this one before its weights were changed. Encode the "
                 "context again."

@@ -10,6 +10,7 @@ def pooling_weights(
     instruction_end_id: int | None = None,
     token_frequencies: Tensor | None = None,
     frequency_scale: Tensor | float = 0.1,
+    has_context: Tensor | None = None,
 ) -> Tensor:
     """
     Weights of the text tokens for the mean.
@@ -22,10 +23,12 @@ def pooling_weights(
         instruction_end_id (`int`, *optional*):
             Token that closes an instruction: it and all tokens before its first occurrence, not counting the very
             first token, weigh nothing. A text without it keeps all its tokens.
-        token_frequencies (`torch.Tensor` of shape `(vocab_size,)` or `(batch_size, vocab_size)`, *optional*):
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
         frequency_scale (`float` or scalar `torch.Tensor`, *optional*, defaults to `0.1`):
             The scale `a`. An infinite one gives equal weights.
+        has_context (`torch.Tensor` of shape `(batch_size,)`, *optional*):
+            `False` for texts whose context was dropped: frequencies do not count for them.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
@@ -34,10 +37,9 @@ def pooling_weights(
     if instruction_end_id is not None:
         weights = weights * _is_after_instruction(input_ids, instruction_end_id)
     if token_frequencies is not None:
-        if token_frequencies.dim() == 1:
-            frequencies = token_frequencies[input_ids]
-        else:
-            frequencies = token_frequencies.gather(1, input_ids)
+        frequencies = token_frequencies[input_ids]
+        if has_context is not None:
+            frequencies = frequencies * has_context.unsqueeze(1)
         weights = weights / (1 + frequencies / frequency_scale)  # a / (a + p), finite for an infinite a
     return weights
 

@@ -121,6 +121,8 @@ def _native_backbone_config(config: dict[str, Any], num_layers: int | None, has_
         config = {name: 0.0 if _is_dropout(name) else value for name, value in config.items()}
     if num_layers is not None:
         config = {**config, "num_hidden_layers": num_layers}
+        if config.get("layer_types") is not None:
+            config["layer_types"] = config["layer_types"][:num_layers]
     return config
 
 

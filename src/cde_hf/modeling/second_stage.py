@@ -88,7 +88,7 @@ class SecondStage(nn.Module):
                 raise ValueError(
                     "A `context_block` holds its whole context: give it alone, or `dataset_embeddings` without it."
                 )
-            token_frequencies = context_block.token_frequencies
+            token_frequencies, has_context = context_block.token_frequencies, None
             hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
         elif context_block is not None:
             raise ValueError(
@@ -96,15 +96,14 @@ class SecondStage(nn.Module):
                 "`context_attention='joint'`. Give it `dataset_embeddings`."
             )
         else:
-            hidden_states, token_frequencies = self._attend_jointly(
-                input_ids, attention_mask, dataset_embeddings, token_frequencies
-            )
+            hidden_states, has_context = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
             token_frequencies=token_frequencies if self.config.pooling == "context_frequency" else None,
             frequency_scale=self.frequency_scale,
+            has_context=has_context,
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
@@ -177,8 +176,7 @@ class SecondStage(nn.Module):
         input_ids: Tensor,
         attention_mask: Tensor,
         dataset_embeddings: Tensor | None,
-        token_frequencies: Tensor | None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         use_context_attention(self.backbone)
         num_block_tokens = self.config.num_block_tokens
         context, has_context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
@@ -191,9 +189,7 @@ class SecondStage(nn.Module):
             attention_mask=masks,
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device),
         )
-        if token_frequencies is not None:
-            token_frequencies = token_frequencies * has_context.unsqueeze(1)  # (batch_size, vocab_size)
-        return output.last_hidden_state[:, num_block_tokens:], token_frequencies
+        return output.last_hidden_state[:, num_block_tokens:], has_context
 
     def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
         """

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .corpus_context import CorpusContext, fill_documents, sample_documents
+from .fingerprint import fingerprint, tensor_hash
 from .modeling_cde import CDEModel
 
 
@@ -66,7 +68,7 @@ class CDETransformer(InputModule):
         self.max_seq_length = max_seq_length
         self.document_prompt = document_prompt
         self.context: CorpusContext | None = None
-        self._last_vectors: tuple[Tensor, CorpusContext] | None = None
+        self._last_context: tuple[tuple[str, str], CorpusContext] | None = None
         if context is not None:
             self.set_context(context)
 
@@ -143,10 +145,9 @@ class CDETransformer(InputModule):
                 )
             context = self._context_of(dataset_embeddings)
         else:
-            context = self.context
+            context = self.context = self._on_device(self.context)
         if context is not None:
-            context = self._on_device(context, input_ids.device)
-            features["sentence_embedding"] = self.model.encode_texts(input_ids, attention_mask, context=context)
+            features["sentence_embedding"] = self.model.embed_texts(input_ids, attention_mask, context=context)
         else:
             logger.warning_once(
                 "No context is set, so these are first-stage vectors, to be used as `dataset_embeddings`. For "
@@ -186,24 +187,32 @@ class CDETransformer(InputModule):
         )
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **transformers_kwargs)
         context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
-        context = CorpusContext.load(context_file) if context_file is not None else None
+        context = None
+        if context_file is not None:
+            # Saved together, they belong together, also where the weights are loaded in another precision.
+            context = replace(
+                CorpusContext.load(context_file),
+                first_stage_fingerprint=None,
+                second_stage_fingerprint=fingerprint(model.second_stage_model),
+            )
         return cls(model, tokenizer, **config, context=context)
 
     def _context_of(self, dataset_embeddings: Tensor) -> CorpusContext:
         """Context of bare first-stage vectors; in prefix attention its block is kept for the calls that follow."""
         vectors = torch.as_tensor(dataset_embeddings)
-        if self._last_vectors is None or self._last_vectors[0] is not dataset_embeddings:
-            vectors = vectors.to(self.model.device)
-            self._last_vectors = (dataset_embeddings, self.model.add_context_block(CorpusContext(vectors)))
-        return self._last_vectors[1]
+        if self.model.config.context_attention == "joint":
+            return CorpusContext(vectors.to(self.model.device))
+        key = (tensor_hash(vectors), fingerprint(self.model.second_stage_model))
+        if self._last_context is None or self._last_context[0] != key:
+            self._last_context = (key, self.model.add_context_block(CorpusContext(vectors)))
+        return self._last_context[1]
 
-    def _on_device(self, context: CorpusContext, device: torch.device) -> CorpusContext:
-        if context.embeddings is None or context.embeddings.device == device:
-            return context
-        context = context.to(device)
-        if self.context is not None:
-            self.context = context
-        return context
+    def _on_device(self, context: CorpusContext | None) -> CorpusContext | None:
+        """The context where the model is: it is no submodule, so it does not move with it."""
+        if context is None:
+            return None
+        tensor = context.embeddings if context.block is None else context.block.keys_values[0][0]
+        return context if tensor is None or tensor.device == self.model.device else context.to(self.model.device)
 
 
 def _with_text(documents: Sequence[str]) -> list[str]:
