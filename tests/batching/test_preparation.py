@@ -216,18 +216,20 @@ def stop_after(num_writes, monkeypatch):
     monkeypatch.setattr("pathlib.Path.unlink", counted(Path.unlink))
 
 
-def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, plan, tmp_path, small_shards):
+def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, tmp_path, small_shards):
+    settings = {"cluster_size": 30, "clustering": KMeansSettings(num_iterations=5, num_starts=1)}
+    uninterrupted = prepare_batch_plan(pairs, tmp_path / "whole", surrogate=TfidfSurrogate(dim=16), **settings)
     num_stops = 0
     for num_writes in range(1, 200):
         with pytest.MonkeyPatch.context() as monkeypatch:
             stop_after(num_writes, monkeypatch)
             try:
-                prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(dim=16), cluster_size=30)
+                prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(dim=16), **settings)
                 break
             except Stopped:
                 num_stops += 1
     assert num_stops > 5
-    assert_same_plan(tmp_path / "plan", plan.folder)
+    assert_same_plan(tmp_path / "plan", uninterrupted.folder)
 
 
 PREPARE = """
