@@ -45,11 +45,11 @@ def weighted_means(model, texts, weigh, prompt=""):
 def weight(transformer):
     """Function that gives the weight of a token in the context `CORPUS`."""
     documents = [["[CLS]", *transformer.tokenizer.tokenize(text), "[SEP]"] for text in CORPUS]
-    return lambda token: 0.1 / (0.1 + sum(token in tokens for tokens in documents) / len(documents))
+    return lambda token: 0.2 / (0.2 + sum(token in tokens for tokens in documents) / len(documents))
 
 
 def test_a_token_weighs_less_the_more_documents_have_it(model, weight):
-    assert weight("the") == 0.1 / 1.1 and weight("dog") == 0.1 / 0.35 and weight("moon") == 1
+    assert weight("the") == 0.2 / 1.2 and weight("dog") == 0.2 / 0.45 and weight("moon") == 1
     expected = weighted_means(model, TEXTS, lambda position, token: weight(token))
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
     plain = weighted_means(model, TEXTS, lambda position, token: 1.0)
@@ -69,7 +69,7 @@ def test_no_context_is_the_plain_mean_to_the_bit(model, transformer):
 
 
 # With the token [CLS] before it, the prompt "search query: " takes the first four positions.
-@pytest.mark.parametrize(("include_prompt", "prompt_weight"), [(True, 0.1 / 1.1), (False, 0.0)])
+@pytest.mark.parametrize(("include_prompt", "prompt_weight"), [(True, 0.2 / 1.2), (False, 0.0)])
 def test_a_prompt_weighs_like_a_token_of_every_document_or_nothing(model, weight, include_prompt, prompt_weight):
     model.set_pooling_include_prompt(include_prompt)
     expected = weighted_means(

@@ -48,7 +48,7 @@ class FrequencyPooling(Pooling):
             Nothing but the mean can be weighed.
         include_prompt (`bool`, *optional*, defaults to `True`):
             Whether the tokens of a prompt count.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of the documents at which a token weighs one half.
         num_documents (`int`, *optional*, defaults to `0`):
             Number of context documents. 0 means no context: the plain mean.
@@ -66,7 +66,7 @@ class FrequencyPooling(Pooling):
         pooling_mode: str = "mean",
         include_prompt: bool = True,
         *,
-        frequency_scale: float = 0.1,
+        frequency_scale: float = 0.2,
         num_documents: int = 0,
         documents_hash: str | None = None,
         seed: int | None = None,
@@ -78,7 +78,7 @@ class FrequencyPooling(Pooling):
                 "model that pools by the mean of its tokens."
             )
         if not frequency_scale > 0:
-            raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.1 if in doubt.")
+            raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.2 if in doubt.")
         self.frequency_scale = frequency_scale
         self.num_documents = num_documents
         self.documents_hash = documents_hash

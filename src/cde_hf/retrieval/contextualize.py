@@ -34,7 +34,7 @@ def contextualize(
     documents: Sequence[str] | None,
     *,
     size: int = 64,
-    frequency_scale: float = 0.1,
+    frequency_scale: float = 0.2,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
@@ -51,7 +51,7 @@ def contextualize(
             `model[1].set_context(documents)`.
         size (`int`, *optional*, defaults to `64`):
             Number of documents to draw; all of them, if there are fewer.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of the documents at which a token weighs one half.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the draw.
