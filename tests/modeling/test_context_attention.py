@@ -8,10 +8,12 @@ from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling.context_attention import merged_attention
 
 
-def varlen_flash_attention(query, key, value, attention_mask, *, query_length, softmax_scale, attn_implementation, **_):
+def varlen_flash_attention(
+    query, key, value, attention_mask, *, query_length, softmax_scale, attn_implementation, **others
+):
     """What flash-attention does with a two-dimensional mask: texts are unpadded, attended to and padded again."""
     assert attn_implementation == "flash_attention_2", "transformers looks the kernel up by this name"
-    assert "position_ids" not in _, "flash-attention takes repeated positions for packed texts"
+    assert "position_ids" not in others, "flash-attention takes repeated positions for packed texts"
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
     batch_size, key_length = len(key), key.shape[2]
     output = torch.zeros_like(query)
