@@ -211,6 +211,24 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
     return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
 
 
+def documents_with_text(documents: Sequence[str]) -> list[str]:
+    """The documents that have any text, of which a context needs at least one."""
+    if isinstance(documents, str):
+        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+    for document in documents:
+        if not isinstance(document, str):
+            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Give their contents.")
+    texts = [document for document in documents if document.strip()]
+    if not texts:
+        raise ValueError(
+            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
+            "`None` for no context."
+        )
+    if len(texts) < len(documents):
+        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
+    return texts
+
+
 def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
     """
     Repeats documents until there are `size`, each as often as any other up to one, for a model without null embedding.
@@ -255,4 +273,11 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(metadata[kind])
 
 
-__all__ = ["ContextBlock", "CorpusContext", "count_token_frequencies", "fill_documents", "sample_documents"]
+__all__ = [
+    "ContextBlock",
+    "CorpusContext",
+    "count_token_frequencies",
+    "documents_with_text",
+    "fill_documents",
+    "sample_documents",
+]

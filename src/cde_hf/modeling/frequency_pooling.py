@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
-from .corpus_context import count_token_frequencies, sample_documents
+from .corpus_context import count_token_frequencies, documents_with_text, sample_documents
 from .pooling import pooling_weights
 
 
@@ -108,7 +108,7 @@ class FrequencyPooling(Pooling):
             return
         if size < 1:
             raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
-        sample = sample_documents(_with_text(documents), size, seed=seed)
+        sample = sample_documents(documents_with_text(documents), size, seed=seed)
         if len(sample) < size:
             logger.info(f"The context has {len(sample)} documents and not {size}, for there are no more.")
         self.document_counts = self._count_documents(sample)
@@ -198,23 +198,6 @@ def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     else:
         starts = features["attention_mask"].argmax(dim=1, keepdim=True)  # after the padding on the left
     return index - starts < length
-
-
-def _with_text(documents: Sequence[str]) -> list[str]:
-    if isinstance(documents, str):
-        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
-    for document in documents:
-        if not isinstance(document, str):
-            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Give their contents.")
-    texts = [document for document in documents if document.strip()]
-    if not texts:
-        raise ValueError(
-            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
-            "`None` for the plain mean."
-        )
-    if len(texts) < len(documents):
-        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
-    return texts
 
 
 def _hash_texts(texts: Sequence[str]) -> str:

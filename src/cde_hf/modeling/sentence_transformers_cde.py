@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .corpus_context import CorpusContext, fill_documents, sample_documents
+from .corpus_context import CorpusContext, documents_with_text, fill_documents, sample_documents
 from .fingerprint import fingerprint, tensor_hash
 from .modeling_cde import CDEModel
 
@@ -110,7 +110,7 @@ class CDETransformer(InputModule):
         """
         config = self.model.config
         chosen = fill_documents(
-            sample_documents(_with_text(documents), config.context_size, seed=seed),
+            sample_documents(documents_with_text(documents), config.context_size, seed=seed),
             config.context_size if not config.has_null_embedding else 0,
             seed=seed,
         )
@@ -213,20 +213,6 @@ class CDETransformer(InputModule):
             return None
         tensor = context.embeddings if context.block is None else context.block.keys_values[0][0]
         return context if tensor is None or tensor.device == self.model.device else context.to(self.model.device)
-
-
-def _with_text(documents: Sequence[str]) -> list[str]:
-    if isinstance(documents, str):
-        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
-    texts = [text for text in documents if text.strip()]
-    if not texts:
-        raise ValueError(
-            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
-            "`CorpusContext.null()` to do without."
-        )
-    if len(texts) < len(documents):
-        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
-    return texts
 
 
 def write_modules_file(folder: str | os.PathLike) -> None:
