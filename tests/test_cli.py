@@ -1,6 +1,7 @@
 """The command `cde-hf`."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.resources import files
@@ -67,7 +68,9 @@ def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
     main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "cde_hf.cli"]
-    subprocess.run([*launch, "prepare", str(pairs_file), str(tmp_path / "two"), *options], check=True)
+    environment = {**os.environ, "CDE_HF_SHARD_SIZE": "7"}  # nine shards, so that both processes encode
+    command = [*launch, "prepare", str(pairs_file), str(tmp_path / "two"), *options]
+    subprocess.run(command, env=environment, check=True)
     for path in (tmp_path / "one").glob("*.npy"):
         np.testing.assert_array_equal(np.load(path), np.load(tmp_path / "two" / path.name))
 
