@@ -7,10 +7,12 @@ Context-frequency pooling on a frozen model: which settings to take, what they a
 3. Table 2 shows the chosen ones on the evaluation sets, table 3 the neighbouring ways on both.
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
-of BEIR).
+of BEIR). The scores of each set are kept in a folder beside the output, so that an interrupted run goes on where it was.
 """
 
 import argparse
+import json
+import os
 import random
 import sys
 import tempfile
@@ -178,15 +180,21 @@ def score_all_ways(
             yield f"{name}, whitened (512 documents, shrinkage {shrinkage})", scores
 
 
-def measure(model: SentenceTransformer, retrieval_sets: Sequence[RetrievalSet]) -> Results:
-    """Scores of all ways on all sets. Foreign word statistics come from sets of other sources."""
+def measure(model: SentenceTransformer, retrieval_sets: Sequence[RetrievalSet], folder: Path) -> Results:
+    """Scores of all ways on all sets, kept in a folder. Foreign word statistics come from sets of other sources."""
+    folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for retrieval_set in tqdm(retrieval_sets, desc="retrieval sets"):
-        name = retrieval_set.name
-        others = [other for other in retrieval_sets if source(other.name) != source(name)]
-        foreign_sets = random.Random(name).sample(others, min(NUM_FOREIGN_SETS, len(others)))
-        for way, scores in score_all_ways(model, EncodedSet(model, retrieval_set), foreign_sets):
-            results.setdefault(way, {})[name] = scores
+        path = folder / f"{retrieval_set.name}.json"
+        if not path.exists():
+            others = [other for other in retrieval_sets if source(other.name) != source(retrieval_set.name)]
+            foreign_sets = random.Random(retrieval_set.name).sample(others, min(NUM_FOREIGN_SETS, len(others)))
+            ways = dict(score_all_ways(model, EncodedSet(model, retrieval_set), foreign_sets))
+            new_path = path.with_suffix(".new")
+            new_path.write_text(json.dumps(ways), encoding="utf-8")
+            os.replace(new_path, path)
+        for way, scores in json.loads(path.read_text(encoding="utf-8")).items():
+            results.setdefault(way, {})[retrieval_set.name] = scores
     return results
 
 
@@ -296,8 +304,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = SentenceTransformer(args.model, device="cpu")
     retrieval_sets = [load_retrieval_set(folder) for folder in sorted((args.data / "eval").iterdir())]
-    train = measure(model, read_training_domains(args.data / "train", args.pairs))
-    evaluation = measure(model, retrieval_sets)
+    scores_folder = args.output.with_suffix("")
+    domains = read_training_domains(args.data / "train", args.pairs)
+    train = measure(model, domains, scores_folder / f"train-{args.pairs}")
+    evaluation = measure(model, retrieval_sets, scores_folder / "eval")
     tables = [settings_table(train), sets_table(evaluation, retrieval_sets), ways_table(train, evaluation)]
     text = "\n\n".join("\n".join(lines) for lines in tables) + "\n"
     args.output.write_text(text, encoding="utf-8")
