@@ -258,11 +258,12 @@ def test_gradients_flow_in_training(model):
     assert model[0].model.second_stage_model.output_projection[-1].bias.grad.abs().max() > 0
 
 
-def test_foreign_files_are_neither_deleted_nor_buried(checkpoint, tmp_path):
+def test_foreign_files_are_neither_deleted_nor_replaced(checkpoint, tmp_path):
     model, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
-    (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="holds files but no checkpoint, so nothing is written"):
+    (tmp_path / "modules.json").write_text("years of work")
+    with pytest.raises(ValueError, match="files of other origin that one would replace: modules.json"):
         save_checkpoint(model, tokenizer, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["modules.json"]
     save_checkpoint(model, tokenizer, tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("my card")
     save_checkpoint(model, tokenizer, tmp_path / "model")

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "batching": {"data"},
     "retrieval": {"modeling", "data"},
     "hub": {"modeling", "data"},
-    "trainer": {"modeling", "data", "batching", "retrieval"},
+    "trainer": {"modeling", "data", "batching", "retrieval", "hub"},
 }
 
 

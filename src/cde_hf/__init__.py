@@ -32,7 +32,8 @@ from .data import (
     retrieval_set_from_pairs,
     save_retrieval_set,
 )
-from .hub import save_checkpoint, save_with_context
+from .hub import model_path, save_biencoder, save_checkpoint, save_with_context
+from .launching import relaunch_on_cpus
 from .modeling import CDEConfig, CDEModel, CDEOutput, ContextBlock, CorpusContext, sample_documents
 
 
@@ -53,6 +54,14 @@ if TYPE_CHECKING:
         load_documents,
         make_model_meta,
     )
+    from .trainer import (
+        ContextualContrastiveTrainer,
+        ContextualTrainingArguments,
+        GradientCache,
+        filtered_info_nce,
+        find_last_checkpoint,
+        run_training,
+    )
 
 __version__ = "0.1.0.dev0"
 
@@ -65,10 +74,13 @@ __all__ = [
     "CDEOutput",
     "ClusteredBatchSampler",
     "ContextBlock",
+    "ContextualContrastiveTrainer",
+    "ContextualTrainingArguments",
     "CorpusContext",
     "Evaluation",
     "FalseNegativeFilter",
     "FrequencyPoolingEmbedder",
+    "GradientCache",
     "GraphSettings",
     "KMeansSettings",
     "PairSource",
@@ -89,16 +101,22 @@ __all__ = [
     "docstring_pairs",
     "docstring_split",
     "evaluate",
+    "filtered_info_nce",
     "find_communities",
+    "find_last_checkpoint",
     "format_statistics",
     "load_documents",
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
     "make_model_meta",
+    "model_path",
     "prepare_batch_plan",
+    "relaunch_on_cpus",
     "retrieval_set_from_pairs",
+    "run_training",
     "sample_documents",
+    "save_biencoder",
     "save_checkpoint",
     "save_retrieval_set",
     "save_with_context",
@@ -106,9 +124,19 @@ __all__ = [
     "write_inspection_page",
 ]
 
+_TRAINER_NAMES = {
+    "ContextualContrastiveTrainer",
+    "ContextualTrainingArguments",
+    "GradientCache",
+    "filtered_info_nce",
+    "find_last_checkpoint",
+    "run_training",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # What retrieval offers is imported when it is asked for: sentence-transformers alone takes seconds.
+    # What these offer is imported when it is asked for: sentence-transformers alone takes seconds.
     if name in __all__:
-        return getattr(import_module(f"{__name__}.retrieval"), name)
+        part = "trainer" if name in _TRAINER_NAMES else "retrieval"
+        return getattr(import_module(f"{__name__}.{part}"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

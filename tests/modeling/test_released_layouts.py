@@ -10,6 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from cde_hf import CDEConfig, CDEModel
+from cde_hf.trainer import GradientCache, filtered_info_nce
+from cde_hf.trainer.encoders import Encoder
+from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
+from cde_hf.trainer.steps import ContextInputs, StepInputs
 
 
 GENERATIONS = ["cde-v1-tiny", "cde-v2-tiny"]
@@ -95,9 +99,7 @@ def test_saved_in_our_layout_it_is_the_same_model(released, tmp_path):
     assert_same(embed(loaded, inputs, "document", expected["first_stage"]), expected["documents"])
 
 
-def test_loss_and_gradients_of_a_training_step(fixtures):
-    model = CDEModel.from_pretrained(fixtures / "cde-v1-tiny")
-    data = load_file(fixtures / "gradcache" / "gradcache.safetensors")
+def loss_by_autograd(model, data):
     context = model.first_stage_model(data["context_input_ids"], data["context_attention_mask"])
     queries, documents = (
         model.second_stage_model(data[f"{side}_input_ids"], data[f"{side}_attention_mask"], context)
@@ -106,8 +108,42 @@ def test_loss_and_gradients_of_a_training_step(fixtures):
     scores = F.normalize(queries) @ F.normalize(documents).T * data["logit_scale"]
     scores = scores - 1e10 * data["duplicate_labels"]
     labels = data["one_hot_labels"].float()
-    loss = F.cross_entropy(scores, labels / labels.sum(1, keepdim=True))
-    torch.testing.assert_close(loss, data["variant_training.loss"], atol=2e-5, rtol=0)
+    return F.cross_entropy(scores, labels / labels.sum(1, keepdim=True))
+
+
+def loss_by_gradient_cache(model, data):
+    """The same by the trainer's own loss and cache, with the mini-batch sizes of the original."""
+
+    def texts(side, length):
+        parts = (data[f"{side}_{name}"] for name in ("input_ids", "attention_mask"))
+        return [F.pad(part, (0, length - part.shape[1])) for part in parts]
+
+    columns = zip(texts("query", 20), texts("document", 20), strict=True)
+    step = StepInputs(
+        Texts(*(torch.cat(column) for column in columns)),
+        num_queries=6,
+        context=ContextInputs(Texts(*texts("context", 24)), part_sizes=(12,)),
+    )
+    cache = GradientCache(
+        Encoder(model, model),
+        mini_batch_size=MiniBatchSize(int(data["chunk_size"])),
+        context_mini_batch_size=MiniBatchSize(int(data["first_stage_chunk_size"])),
+        touch_all=False,
+    )
+
+    def loss_function(embeddings):
+        scale, left_out = float(data["logit_scale"]), data["duplicate_labels"].bool()
+        return filtered_info_nce(embeddings[:6], embeddings[6:], logit_scale=scale, left_out=left_out)
+
+    return cache.compute_loss(step, loss_function).loss
+
+
+@pytest.mark.parametrize("compute_loss", [loss_by_autograd, loss_by_gradient_cache])
+def test_loss_and_gradients_of_a_training_step(fixtures, compute_loss):
+    model = CDEModel.from_pretrained(fixtures / "cde-v1-tiny")
+    data = load_file(fixtures / "gradcache" / "gradcache.safetensors")
+    loss = compute_loss(model, data)
+    torch.testing.assert_close(loss.detach(), data["variant_training.loss"], atol=2e-5, rtol=0)
 
     loss.backward()
     prefix = "variant_training.grad."

@@ -1,5 +1,6 @@
 """The batch plan: what clustering leaves on disk, and all that the sampler and the filter need."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,6 +117,14 @@ class BatchPlan:
     def filter_negatives(self) -> np.ndarray | None:
         """Vectors of the hard negatives, of shape `(num_negatives, dim)`, if the data has any."""
         return self._array(f"{self._filter_name}_negatives") if self.manifest["has_negatives"] else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short name for the clusters, the same in every process."""
+        digest = hashlib.blake2b(digest_size=8)
+        for array in (self.cluster_ids, self.cluster_domains, self.centroids):
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Refuses a data set that the plan was not made for, by its length and a thousand of its rows."""

@@ -33,54 +33,66 @@ class FalseNegativeFilter:
     margin: float = 0.0
     relative_margin: float | None = None
 
-    def __call__(self, rows: Sequence[int]) -> np.ndarray:
+    def __call__(self, rows: Sequence[int], queries: np.ndarray | None = None) -> np.ndarray:
         """
         Finds the false negatives of a batch.
 
         Args:
             rows (`Sequence[int]`):
                 Row numbers of the batch.
+            queries (`np.ndarray` of shape `(num_queries,)`, *optional*):
+                Places in `rows` of the queries to look at. Defaults to all.
 
         Returns:
-            `np.ndarray` of shape `(num_rows, num_rows + num_negatives)`: `True` where a document must not count as a
-            negative. The columns are the documents of the rows and then their hard negatives, row by row.
+            `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: `True` where a document must not count as
+            a negative. The columns are the documents of the rows and then their hard negatives, row by row.
         """
         rows = np.asarray(rows)
-        scores = surrogate_scores(self.plan, rows)  # (num_rows, num_rows + num_negatives)
-        positives = np.diagonal(scores)[:, None]
+        queries = np.arange(len(rows)) if queries is None else queries
+        scores = surrogate_scores(self.plan, rows, queries)  # (num_queries, num_rows + num_negatives)
+        positives = scores[np.arange(len(queries)), queries][:, None]
         margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positives)
-        is_above = (scores >= positives + margin) & self._has_vectors(rows)[:, None]
-        is_false = is_above | self._has_equal_text(rows)
-        np.fill_diagonal(is_false, False)
+        is_above = (scores >= positives + margin) & self._has_vectors(rows[queries])[:, None]
+        is_false = is_above | self._has_equal_text(rows, queries)
+        is_false[np.arange(len(queries)), queries] = False
         return is_false
 
     def _has_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Whether the surrogate knows words of query and document. What it does not know scores 0 with all."""
         return self.plan.filter_queries[rows].any(axis=1) & self.plan.filter_documents[rows].any(axis=1)
 
-    def _has_equal_text(self, rows: np.ndarray) -> np.ndarray:
+    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Whether a column's text is that of a document of an equal query, the positive's own among them."""
-        queries, documents = self.plan.text_hashes[rows].T
+        query_hashes, documents = self.plan.text_hashes[rows].T
         places = negative_places(self.plan, rows)
         columns = documents if places is None else np.concatenate([documents, self.plan.negative_hashes[places]])
-        is_equal_query = queries[:, None] == queries
+        is_equal_query = query_hashes[queries, None] == query_hashes
         is_equal_document = documents[:, None] == columns
         return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
 
 
-def surrogate_scores(plan: BatchPlan, rows: np.ndarray) -> np.ndarray:
+def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | None = None) -> np.ndarray:
     """
     Scores of the queries of a batch with its documents and then its hard negatives, by the plan's filter surrogate.
 
+    Args:
+        plan (`BatchPlan`):
+            The plan.
+        rows (`np.ndarray` of shape `(num_rows,)`):
+            Row numbers of the batch.
+        queries (`np.ndarray` of shape `(num_queries,)`, *optional*):
+            Places in `rows` of the queries to look at. Defaults to all.
+
     Returns:
-        `np.ndarray` of shape `(num_rows, num_rows + num_negatives)`: The scores, in float32.
+        `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: The scores, in float32.
     """
-    queries = plan.filter_queries[rows].astype(np.float32)
+    query_rows = rows if queries is None else rows[queries]
+    query_vectors = plan.filter_queries[query_rows].astype(np.float32)
     documents = plan.filter_documents[rows].astype(np.float32)
     places = negative_places(plan, rows)
     if places is not None:
         documents = np.concatenate([documents, plan.filter_negatives[places].astype(np.float32)])
-    return queries @ documents.T
+    return query_vectors @ documents.T
 
 
 def negative_places(plan: BatchPlan, rows: np.ndarray) -> np.ndarray | None:

@@ -1,0 +1,71 @@
+"""What happens around training steps: a progress bar that shows how it goes, and a clean end on SIGTERM."""
+
+import signal
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from transformers import ProgressCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+
+class ContrastiveProgressCallback(ProgressCallback):
+    """Progress bar with the last loss and in-batch accuracy."""
+
+    def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
+        if state.is_world_process_zero and self.training_bar is not None and "accuracy" in (logs or {}):
+            shown = {name: f"{logs[name]:.3f}" for name in ("loss", "accuracy") if name in logs}
+            self.training_bar.set_postfix(shown)
+        else:
+            super().on_log(args, state, control, logs=logs, **kwargs)
+
+
+class TerminationCallback(TrainerCallback):
+    """
+    On SIGTERM, saves a checkpoint after the current step and ends training.
+
+    The processes agree on the step, since the signal does not reach them all at once.
+
+    Args:
+        accelerator (`Accelerator`):
+            The trainer's.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        self.was_terminated = False
+        self._signal_came = False
+        self._old_handler: Any = None
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        self.was_terminated = self._signal_came = False
+        try:
+            self._old_handler = signal.signal(signal.SIGTERM, self._notice)
+        except ValueError:  # not in the main thread, where signals cannot be caught
+            self._old_handler = None
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if self._any_process_was_signalled():
+            self.was_terminated = True
+            control.should_save = True
+            control.should_training_stop = True
+            logger.warning(f"SIGTERM: saving at step {state.global_step}, and ending. Resume with `auto`.")
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+        if self._old_handler is not None:
+            signal.signal(signal.SIGTERM, self._old_handler)
+
+    def _notice(self, *_unused) -> None:
+        self._signal_came = True
+
+    def _any_process_was_signalled(self) -> bool:
+        if self.accelerator.num_processes == 1:
+            return self._signal_came
+        flag = torch.tensor(float(self._signal_came), device=self.accelerator.device)
+        return bool(self.accelerator.reduce(flag) > 0)
+
+
+__all__ = ["ContrastiveProgressCallback", "TerminationCallback"]

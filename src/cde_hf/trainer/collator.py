@@ -1,0 +1,156 @@
+"""From the rows of a batch to the tensors of a step: texts with prompts, context documents, negatives to leave out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from ..batching import FalseNegativeFilter, surrogate_scores
+from ..data import Prompts
+from .context_draw import ContextDraw, batch_seed
+
+
+class ContrastiveCollator:
+    """
+    Makes the inputs of a step out of row numbers.
+
+    Processes that share their negatives all get the rows of the whole batch, and each reads its part of the texts.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            Pairs: `query`, `document`, optional `negatives` and `domain`.
+        tokenizer (`PreTrainedTokenizerBase`):
+            The model's tokenizer.
+        false_negatives (`FalseNegativeFilter`):
+            The filter, whose plan also tells how hard a batch is.
+        context_draw (`ContextDraw`, *optional*):
+            Draws the context documents. `None` for a biencoder.
+        prompts (`Prompts`, *optional*):
+            Texts to put before queries and documents. Defaults to the paper's.
+        max_length (`int`, *optional*, defaults to `512`):
+            Number of tokens to read of a text.
+        context_max_length (`int`, *optional*):
+            Number of tokens to read of a context document. Defaults to `max_length`.
+        filters (`bool`, *optional*, defaults to `True`):
+            Whether false negatives are left out.
+        in_batch_negatives (`bool`, *optional*, defaults to `True`):
+            Whether the other pairs' documents and hard negatives are negatives too.
+        num_processes (`int`, *optional*, defaults to `1`):
+            Number of processes that share a batch.
+        process_index (`int`, *optional*, defaults to `0`):
+            Which part of a shared batch to read.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        false_negatives: FalseNegativeFilter,
+        *,
+        context_draw: ContextDraw | None = None,
+        prompts: Prompts | None = None,
+        max_length: int = 512,
+        context_max_length: int | None = None,
+        filters: bool = True,
+        in_batch_negatives: bool = True,
+        num_processes: int = 1,
+        process_index: int = 0,
+    ):
+        if not in_batch_negatives and "negatives" not in dataset.column_names:
+            raise ValueError(
+                "Without in-batch negatives every pair needs hard ones, but the data set has no column `negatives`. "
+                "Add it, or leave `in_batch_negatives` on."
+            )
+        self.dataset = dataset
+        self.tokenizer = tokenizer
+        self.false_negatives = false_negatives
+        self.context_draw = context_draw
+        self.prompts = prompts or Prompts()
+        self.max_length = max_length
+        self.context_max_length = context_max_length or max_length
+        self.filters = filters
+        self.in_batch_negatives = in_batch_negatives
+        self.num_processes = num_processes
+        self.process_index = process_index
+
+    def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
+        """
+        Makes the inputs of one process.
+
+        Args:
+            rows (`Sequence[int]`):
+                Rows of the batch; if it is shared, those of all processes.
+
+        Returns:
+            `dict`: `input_ids` and `attention_mask` of queries, documents and negatives; `num_queries`; `rows`;
+            `negative_counts`, the number of hard negatives of each process; `left_out` of shape
+            `(num_queries, num_documents)`; `hardness`; `filtered_share`; and for a contextual model
+            `context_input_ids`, `context_attention_mask` and `context_rows`.
+        """
+        rows = np.asarray(rows)
+        num_queries = len(rows) // self.num_processes
+        own = slice(self.process_index * num_queries, (self.process_index + 1) * num_queries)
+        pairs = self.prompts.apply(self.dataset[rows[own]])
+        negatives = [text for texts in pairs.get("negatives", []) for text in texts]
+        texts = [*pairs["query"], *pairs["document"], *negatives]
+        input_ids, attention_mask = self._tokenize(texts, self.max_length)
+        inputs = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "num_queries": num_queries,
+            "rows": rows.tolist(),
+            "negative_counts": self._count_negatives(rows).reshape(self.num_processes, -1).sum(axis=1).tolist(),
+            **self._negatives(rows, own),
+        }
+        if self.context_draw is not None:
+            context_rows = self.context_draw(rows)
+            inputs["context_input_ids"], inputs["context_attention_mask"] = self.tokenize_documents(context_rows)
+            inputs["context_rows"] = context_rows.tolist()
+            inputs["seed"] = batch_seed(rows)
+        return inputs
+
+    def tokenize_documents(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Token ids and attention mask of the documents of some rows, as context documents."""
+        columns = [name for name in ("query", "document", "domain") if name in self.dataset.column_names]
+        pairs = self.dataset.select_columns(columns)[rows]
+        return self._tokenize(self.prompts.apply(pairs)["document"], self.context_max_length)
+
+    def _tokenize(self, texts: list[str], max_length: int) -> tuple[Tensor, Tensor]:
+        tokens = self.tokenizer(
+            texts, truncation=True, max_length=max_length, padding=True, padding_side="right", return_tensors="pt"
+        )
+        return tokens["input_ids"], tokens["attention_mask"]
+
+    def _count_negatives(self, rows: np.ndarray) -> np.ndarray:
+        """Number of hard negatives of each row."""
+        offsets = self.false_negatives.plan.negative_offsets
+        return np.zeros(len(rows), dtype=np.int64) if offsets is None else offsets[rows + 1] - offsets[rows]
+
+    def _negatives(self, rows: np.ndarray, own: slice) -> dict[str, Any]:
+        """The columns that do not count, and what the surrogate says of the batch."""
+        plan = self.false_negatives.plan
+        num_pairs = len(rows)
+        queries = np.arange(num_pairs)[own]
+        is_own_pair = queries[:, None] == np.arange(num_pairs)
+        scores = surrogate_scores(plan, rows, queries)[:, :num_pairs]
+        is_false = self.false_negatives(rows, queries) if self.filters else None
+        facts: dict[str, Any] = {"hardness": float(scores[~is_own_pair].mean()) if num_pairs > 1 else 0.0}
+        facts["filtered_share"] = 0.0
+        if is_false is not None and num_pairs > 1:
+            facts["filtered_share"] = float(is_false[:, :num_pairs][~is_own_pair].mean())
+        left_out = is_false
+        if not self.in_batch_negatives:
+            pairs = np.arange(num_pairs)
+            owners = np.concatenate([pairs, np.repeat(pairs, self._count_negatives(rows))])
+            is_others = queries[:, None] != owners
+            left_out = is_others if left_out is None else left_out | is_others
+        if left_out is not None:
+            facts["left_out"] = torch.from_numpy(left_out)
+        return facts
+
+
+__all__ = ["ContrastiveCollator"]

@@ -1,0 +1,212 @@
+"""
+Two-stage gradient caching: the gradients of a batch of any size in the memory of one mini-batch.
+
+1. Embed the context documents without a graph, mini-batch by mini-batch; in prefix attention also the context block.
+2. Embed all texts without a graph, mini-batch by mini-batch.
+3. Compute the loss and its gradient with respect to the embeddings, which are all of it that is kept.
+4. In the backward pass, embed the texts once more, with a graph and the same dropout, and differentiate each
+   mini-batch at once. This also sums up the gradient of the context: of the block in prefix attention, of the context
+   vectors in joint attention.
+5. In prefix attention compute the context block once more, which passes its gradient on to the context vectors.
+6. Embed the context documents once more and pass on the gradient of their vectors.
+
+Steps (4) to (6) hang on a hook of the loss, so that whoever calls `backward` need not know of them, and any factor of
+the loss, of gradient accumulation or loss scaling, reaches them. Gradients are synchronised between processes in the
+last backward pass alone.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..modeling import ContextBlock
+from .encoders import Encoder, StepContext
+from .gathering import gather_rows
+from .losses import InfoNCEOutput
+from .mini_batches import MiniBatchSize, Texts
+from .random_states import RandomState
+from .steps import ContextInputs, StepInputs, touch_parameters
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward pass without a graph: the rows that went through the model, and the random state before it."""
+
+    rows: Tensor
+    random_state: RandomState
+
+
+@dataclass(frozen=True)
+class _EmbeddedContext:
+    """The context after step (1): what texts see, with leaves in place of what was computed."""
+
+    inputs: ContextInputs
+    embeddings: Tensor
+    token_frequencies: Tensor | None
+    passes: list[_Pass]
+    block: ContextBlock | None = None
+    block_random_state: RandomState | None = None
+
+    def for_texts(self) -> StepContext:
+        if self.block is not None:
+            return StepContext(block=self.block)
+        return StepContext(self.embeddings, self.token_frequencies)
+
+
+class GradientCache:
+    """
+    Computes a loss with cached gradients.
+
+    Args:
+        encoder (`Encoder`):
+            The model.
+        mini_batch_size (`MiniBatchSize`):
+            How many texts go through the second stage at once.
+        context_mini_batch_size (`MiniBatchSize`):
+            How many context documents go through the first stage at once.
+        no_sync (`Callable`, *optional*):
+            Makes a context in which a backward pass does not synchronise gradients between processes. Defaults to one
+            that does nothing.
+        touch_all (`bool`, *optional*, defaults to `True`):
+            Whether the last backward pass touches every parameter, as `DistributedDataParallel` needs it.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        mini_batch_size: MiniBatchSize,
+        context_mini_batch_size: MiniBatchSize,
+        no_sync: Callable[[], AbstractContextManager] = nullcontext,
+        touch_all: bool = True,
+    ):
+        self.encoder = encoder
+        self.mini_batch_size = mini_batch_size
+        self.context_mini_batch_size = context_mini_batch_size
+        self.no_sync = no_sync
+        self.touch_all = touch_all
+
+    def compute_loss(self, step: StepInputs, loss_function: Callable[[Tensor], InfoNCEOutput]) -> InfoNCEOutput:
+        """
+        The loss of a step. `loss.backward()` then fills the gradients of all parameters.
+
+        Args:
+            step (`StepInputs`):
+                Texts and context.
+            loss_function (`Callable`):
+                Computes the loss of the embeddings of `step.texts`.
+
+        Returns:
+            `InfoNCEOutput`: The output of the function, with a loss that can be differentiated.
+        """
+        with torch.no_grad():
+            context = self._embed_context(step.context) if self.encoder.has_context else None  # Step (1)
+            passes, embeddings = self._embed_texts(step.texts, context)  # Step (2)
+        # Step (3)
+        embeddings.requires_grad_()
+        with torch.enable_grad():
+            output = loss_function(embeddings)
+            (gradients,) = torch.autograd.grad(output.loss, embeddings)
+
+        def replay(grad_output: Tensor) -> None:
+            with torch.enable_grad():
+                self._replay(step, context, passes, gradients * grad_output)
+
+        loss = output.loss.detach().requires_grad_()
+        loss.register_hook(replay)
+        return replace(output, loss=loss)
+
+    def _embed_context(self, inputs: ContextInputs) -> _EmbeddedContext:
+        passes: list[_Pass] = []
+        embeddings = inputs.embeddings
+        if embeddings is None:
+            passes, own_embeddings = self._embed(
+                inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
+            )
+            embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach().requires_grad_()
+        token_frequencies = self.encoder.count_tokens(inputs.documents)
+        context = _EmbeddedContext(inputs, embeddings, token_frequencies, passes)
+        if not self.encoder.has_prefix:
+            return context
+        with inputs.drawing():
+            random_state = RandomState(embeddings)
+            block = self.encoder.encode_block(embeddings, token_frequencies)
+        leaves = tuple(
+            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in block.keys_values
+        )
+        return replace(context, block=replace(block, keys_values=leaves), block_random_state=random_state)
+
+    def _embed_texts(self, texts: Texts, context: _EmbeddedContext | None) -> tuple[list[_Pass], Tensor]:
+        step_context = context.for_texts() if context is not None else StepContext()
+        return self._embed(texts, self.mini_batch_size, lambda part: self.encoder.embed_texts(part, step_context))
+
+    def _embed(
+        self, texts: Texts, size: MiniBatchSize, embed: Callable[[Texts], Tensor]
+    ) -> tuple[list[_Pass], Tensor]:
+        """Embeds texts without a graph. The embeddings come in the order of the texts."""
+        passes, parts = [], []
+        for rows in size.split(texts):
+            passes.append(_Pass(rows, RandomState(texts.input_ids)))
+            parts.append(embed(texts.select(rows)))
+        embeddings = torch.empty(len(texts), parts[0].shape[1], dtype=parts[0].dtype, device=parts[0].device)
+        for made, part in zip(passes, parts, strict=True):
+            embeddings[made.rows] = part
+        return passes, embeddings
+
+    def _replay(
+        self, step: StepInputs, context: _EmbeddedContext | None, passes: list[_Pass], gradients: Tensor
+    ) -> None:
+        graphs = self._graphs(step, context, passes, gradients)
+        num_graphs = len(passes)
+        if context is not None:
+            num_graphs += (context.block is not None) + len(context.passes)
+        for index in range(num_graphs):
+            is_last = index == num_graphs - 1
+            with nullcontext() if is_last else self.no_sync():
+                tensors, their_gradients = next(graphs)
+                if is_last and self.touch_all:
+                    zero = touch_parameters(self.encoder.model)
+                    tensors, their_gradients = [*tensors, zero], [*their_gradients, torch.zeros_like(zero)]
+                torch.autograd.backward(tensors, their_gradients)
+
+    def _graphs(
+        self, step: StepInputs, context: _EmbeddedContext | None, passes: list[_Pass], gradients: Tensor
+    ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Computes the parts of the step with a graph, one after the other, each with the gradients of its outputs."""
+        step_context = context.for_texts() if context is not None else StepContext()
+        for made in passes:  # Step (4)
+            with made.random_state.replayed():
+                embeddings = self.encoder.embed_texts(step.texts.select(made.rows), step_context)
+            yield [embeddings], [gradients[made.rows].to(embeddings.dtype)]
+        if context is None:
+            return
+        if context.block is not None:  # Step (5)
+            yield self._rebuild_block(context)
+        if context.passes:  # Step (6)
+            own_gradients = _own_part(context.embeddings.grad, context.inputs)
+            documents = context.inputs.own_documents
+            for made in context.passes:
+                with made.random_state.replayed():
+                    embeddings = self.encoder.embed_context(documents.select(made.rows))
+                yield [embeddings], [own_gradients[made.rows].to(embeddings.dtype)]
+
+    def _rebuild_block(self, context: _EmbeddedContext) -> tuple[list[Tensor], list[Tensor]]:
+        with context.block_random_state.replayed():
+            block = self.encoder.encode_block(context.embeddings, context.token_frequencies)
+        tensors = [tensor for pair in block.keys_values for tensor in pair]
+        leaves = [leaf for pair in context.block.keys_values for leaf in pair]
+        return tensors, [leaf.grad for leaf in leaves]
+
+
+def _own_part(gradient: Tensor, inputs: ContextInputs) -> Tensor:
+    """Gradient of this process's context vectors: the sum over the losses of all processes."""
+    if len(inputs.part_sizes) == 1:
+        return gradient
+    torch.distributed.all_reduce(gradient)
+    return gradient.split(list(inputs.part_sizes))[inputs.process_index]
+
+
+__all__ = ["GradientCache"]

@@ -1,0 +1,254 @@
+"""A whole training run from the command line: pairs, batch plan, model, training, checkpoint."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import yaml
+from accelerate import PartialState
+from datasets import Dataset
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..data import PairSource, RetrievalSet, docstring_split, load_retrieval_set, load_sources
+from ..hub import model_path
+from ..modeling import CDEModel
+from .arguments import ContextualTrainingArguments
+from .trainer import ContextualContrastiveTrainer
+
+
+logger = logging.get_logger(__name__)
+
+
+@dataclass
+class ScriptArguments:
+    """What to train on what. Each argument is described in its help."""
+
+    model: str = field(
+        default="minilm",
+        metadata={
+            "help": "A CDE checkpoint, or an encoder to build a contextual model around, by folder or Hub name; "
+            "`minilm` is all-MiniLM-L6-v2 of an installed package."
+        },
+    )
+    architecture: Literal["contextual", "biencoder"] = field(
+        default="contextual", metadata={"help": "Whether the model reads a context."}
+    )
+    context_attention: Literal["prefix", "joint"] = field(
+        default="prefix", metadata={"help": "How the texts of a new contextual model see the context."}
+    )
+    context_size: int = field(default=64, metadata={"help": "Context documents of a new contextual model."})
+    pooling: Literal["context_frequency", "mean"] = field(
+        default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
+    )
+    first_stage_layers: int | None = field(
+        default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
+    )
+    data: list[str] = field(
+        default_factory=lambda: ["docstrings"],
+        metadata={
+            "help": "JSONL, Parquet or CSV files, folders or Hub names of pairs; a .json or .yaml list of sources; or "
+            "`docstrings`, the docstrings of installed libraries."
+        },
+    )
+    max_pairs: int | None = field(default=None, metadata={"help": "Number of pairs to draw. Default: all."})
+    plan: str | None = field(
+        default=None, metadata={"help": "Folder of the batch plan, made if it is not there. Default: OUTPUT_DIR/plan."}
+    )
+    surrogate: str = field(
+        default="tfidf", metadata={"help": "Model that clusters the pairs of a new plan: `tfidf`, `minilm` or a name."}
+    )
+    cluster_size: int = field(default=256, metadata={"help": "Wanted number of pairs in a cluster of a new plan."})
+    eval_data: list[str] | None = field(
+        default=None,
+        metadata={"help": "Retrieval sets to score while training, in BEIR layout; or `docstrings`: held-out ones."},
+    )
+
+    def load_pairs(self, seed: int) -> Dataset:
+        """The training pairs."""
+        if self.data == ["docstrings"]:
+            pairs, _ = docstring_split()
+        else:
+            pairs = load_sources([source for name in self.data for source in _read_sources(name)])
+        if self.max_pairs is not None and self.max_pairs < len(pairs):
+            pairs = pairs.shuffle(seed=seed).select(range(self.max_pairs))
+        return pairs
+
+    def load_plan(self, pairs: Dataset, output_dir: str) -> BatchPlan:
+        """The batch plan, which is made if it is not there."""
+        if self.surrogate == "tfidf":
+            surrogate = TfidfSurrogate()
+        else:
+            surrogate = SentenceTransformerSurrogate(model_path(self.surrogate))
+        folder = Path(self.plan) if self.plan is not None else Path(output_dir) / "plan"
+        return prepare_batch_plan(pairs, folder, surrogate=surrogate, cluster_size=self.cluster_size)
+
+    def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """The model and its tokenizer."""
+        path = model_path(self.model)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        if self.architecture == "biencoder":
+            return AutoModel.from_pretrained(path), tokenizer
+        if is_cde_checkpoint(path):
+            return CDEModel.from_pretrained(path), tokenizer
+        model = CDEModel.from_biencoder(
+            path,
+            first_stage_layers=self.first_stage_layers,
+            context_attention=self.context_attention,
+            context_size=self.context_size,
+            pooling=self.pooling,
+        )
+        return model, tokenizer
+
+    def load_eval_sets(self) -> list[RetrievalSet] | None:
+        """The retrieval sets to score while training."""
+        if self.eval_data is None:
+            return None
+        if self.eval_data == ["docstrings"]:
+            return docstring_split()[1]
+        return [load_retrieval_set(folder) for folder in self.eval_data]
+
+
+ARGUMENT_GROUPS = {
+    "model and data": [argument.name for argument in fields(ScriptArguments)],
+    "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims", "loss_block_size"],
+    "batches": [
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "batch_grouping",
+        "cluster_order",
+        "filter_false_negatives",
+        "filter_margin",
+        "filter_relative_margin",
+        "max_length",
+    ],
+    "context": ["context_source", "context_max_length", "freeze_first_stage"],
+    "memory": [
+        "mini_batch_size",
+        "context_mini_batch_size",
+        "mini_batch_tokens",
+        "gradient_checkpointing",
+        "bf16",
+        "fp16",
+        "torch_compile",
+    ],
+    "optimizer and length": [
+        "num_train_epochs",
+        "max_steps",
+        "learning_rate",
+        "new_layers_learning_rate",
+        "warmup_steps",
+        "lr_scheduler_type",
+        "weight_decay",
+        "max_grad_norm",
+        "optim",
+        "seed",
+    ],
+    "output": [
+        "output_dir",
+        "resume_from_checkpoint",
+        "logging_steps",
+        "report_to",
+        "eval_strategy",
+        "eval_steps",
+        "save_strategy",
+        "save_steps",
+        "save_total_limit",
+        "push_to_hub",
+        "hub_model_id",
+    ],
+}
+
+
+class TrainingArgumentParser(HfArgumentParser):
+    """Parser of all arguments of a run, grouped by what they control."""
+
+    def __init__(self, **kwargs):
+        super().__init__(
+            [],
+            usage="%(prog)s [CONFIGURATION.yaml] [--argument value ...]",
+            description="Trains a contextual embedding model, or a biencoder, on pairs of query and document. The "
+            "first argument may be a YAML file of arguments, which those that follow override.",
+            epilog="example: accelerate launch examples/train.py --data pairs.jsonl --output_dir model "
+            "--mini_batch_size 64 --resume_from_checkpoint auto",
+            **kwargs,
+        )
+        self.dataclass_types = [ScriptArguments, ContextualTrainingArguments]
+        arguments = {}
+        for kind in self.dataclass_types:
+            hints = get_type_hints(kind)
+            for argument in fields(kind):
+                argument.type = hints[argument.name]  # as `HfArgumentParser` needs it
+                arguments[argument.name] = argument
+        rest = [name for name in arguments if not any(name in names for names in ARGUMENT_GROUPS.values())]
+        for title, names in {**ARGUMENT_GROUPS, "all other arguments of TrainingArguments": rest}.items():
+            group = self.add_argument_group(title)
+            for name in names:
+                if arguments[name].init:
+                    self._parse_dataclass_field(group, arguments[name])
+
+    def parse(self, arguments: Sequence[str]) -> tuple[ScriptArguments, ContextualTrainingArguments]:
+        """Parses a command line, whose first argument may be a YAML file."""
+        arguments = list(arguments)
+        if arguments and arguments[0].endswith((".yaml", ".yml")):
+            values = yaml.safe_load(Path(arguments.pop(0)).read_text(encoding="utf-8"))
+            known = {action.dest for action in self._actions}
+            unknown = sorted(set(values) - known)
+            if unknown:
+                raise ValueError(f"The configuration has unknown arguments: {', '.join(unknown)}. See `--help`.")
+            self.set_defaults(**values)
+        return self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+
+
+def run_training(arguments: Sequence[str] | None = None) -> None:
+    """
+    Trains from a command line, and saves the model in its `output_dir`.
+
+    Args:
+        arguments (`Sequence[str]`, *optional*):
+            The command line. Defaults to that of this process.
+    """
+    script, args = TrainingArgumentParser().parse(sys.argv[1:] if arguments is None else arguments)
+    if args.output_dir is None:
+        raise ValueError("Training needs a place for its checkpoints: give `--output_dir`.")
+    with PartialState().main_process_first():  # the others find the pairs in the cache
+        pairs = script.load_pairs(args.seed)
+    plan = script.load_plan(pairs, args.output_dir)
+    model, tokenizer = script.load_model()
+    trainer = ContextualContrastiveTrainer(model, args, pairs, plan, tokenizer, eval_dataset=script.load_eval_sets())
+    trainer.train(args.resume_from_checkpoint)
+    if trainer.was_terminated:
+        logger.warning(f"Stopped at step {trainer.state.global_step}. Resume with `--resume_from_checkpoint auto`.")
+        return
+    trainer.save_model()
+    if trainer.eval_dataset:
+        trainer.evaluate()
+    trainer.save_state()
+
+
+def is_cde_checkpoint(path: str) -> bool:
+    """Whether a folder or Hub name is that of a contextual model."""
+    config, _ = PreTrainedConfig.get_config_dict(path)
+    return config.get("model_type") == "cde" or "transductive_corpus_size" in config
+
+
+def _read_sources(name: str) -> list[PairSource]:
+    if not name.endswith((".json", ".yaml", ".yml")):
+        return [PairSource(name)]
+    text = Path(name).read_text(encoding="utf-8")
+    entries: list[dict[str, Any]] = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
+    return [PairSource(**entry) for entry in entries]
+
+
+__all__ = ["ScriptArguments", "TrainingArgumentParser", "run_training"]

@@ -1,0 +1,534 @@
+"""The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, on one process or many."""
+
+import copy
+import json
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType, gather_object
+from datasets import Dataset
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.utils import logging
+
+from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
+from ..data import Prompts, RetrievalSet, check_pairs
+from ..hub import save_biencoder, save_checkpoint
+from .arguments import ContextualTrainingArguments
+from .callbacks import ContrastiveProgressCallback, TerminationCallback
+from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
+from .collator import ContrastiveCollator
+from .context_draw import ContextDraw
+from .encoders import Encoder, is_contextual, longest_text_of
+from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
+from .frozen_first_stage import embed_all_documents
+from .gathering import gather_rows
+from .gradient_cache import GradientCache
+from .losses import InfoNCEOutput, filtered_info_nce
+from .mini_batches import MiniBatchSize, Texts
+from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters
+
+
+logger = logging.get_logger(__name__)
+
+_STAGES = ("first_stage_model", "second_stage_model")
+
+
+class EpochDataLoader(DataLoader):
+    """Data loader that tells its batch sampler the epoch, as the trainer expects it of a loader."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.batch_sampler.set_epoch(epoch)
+
+
+class ContextualContrastiveTrainer(Trainer):
+    """
+    Trains a [`CDEModel`], or a plain encoder as a biencoder, on batches of neighbours.
+
+    Args:
+        model (`PreTrainedModel`):
+            A [`CDEModel`], an encoder of transformers such as `AutoModel` gives it, which is pooled by the mean, or a
+            PEFT model around one of them.
+        args (`ContextualTrainingArguments`):
+            Arguments of the run.
+        train_dataset (`datasets.Dataset`):
+            Pairs: `query`, `document`, optional `negatives` and `domain`.
+        batch_plan (`BatchPlan`):
+            The plan of the data set.
+        processing_class (`PreTrainedTokenizerBase`):
+            The tokenizer.
+        eval_dataset (`Sequence[RetrievalSet]`, *optional*):
+            Retrieval sets to score while training, each with its own context, with that of the next one and with none.
+        prompts (`Prompts`, *optional*):
+            Texts to put before queries and documents. Defaults to the paper's.
+        callbacks (`list[TrainerCallback]`, *optional*):
+            More callbacks.
+        optimizers (`tuple`, *optional*):
+            An optimizer and a scheduler of one's own.
+    """
+
+    # The loss is the mean over a batch, so accumulated ones are averaged.
+    loss_is_scaled_for_ga = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: ContextualTrainingArguments,
+        train_dataset: Dataset,
+        batch_plan: BatchPlan,
+        processing_class: PreTrainedTokenizerBase,
+        *,
+        eval_dataset: Sequence[RetrievalSet] | None = None,
+        prompts: Prompts | None = None,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+    ):
+        check_pairs(train_dataset)
+        batch_plan.check_dataset(train_dataset)
+        if "negatives" in train_dataset.column_names and not batch_plan.manifest["has_negatives"]:
+            raise ValueError(
+                f"The data set has hard negatives, but the batch plan `{batch_plan.folder}` was made without. Prepare "
+                "it again, or remove the column `negatives`."
+            )
+        self.batch_plan = batch_plan
+        self.prompts = prompts or Prompts()
+        super().__init__(
+            model,
+            args,
+            train_dataset=train_dataset,
+            eval_dataset=list(eval_dataset) if eval_dataset is not None else None,
+            processing_class=processing_class,
+            callbacks=callbacks,
+            optimizers=optimizers,
+        )
+        self._check_processes()
+        self.is_contextual = is_contextual(self._bare_model())
+        self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
+        self._freeze()
+        self.data_collator = self._make_collator()
+        self._metrics: dict[str, list[Tensor | float]] = defaultdict(list)
+        self._last_log_time = time.perf_counter()
+        self._context_vectors: Tensor | None = None
+        self._termination = TerminationCallback(self.accelerator)
+        self.add_callback(self._termination)
+        if not args.disable_tqdm:
+            self.remove_callback(ProgressCallback)
+            self.add_callback(ContrastiveProgressCallback)
+
+    # Set-up
+
+    def _bare_model(self) -> PreTrainedModel:
+        """The model without wrappers of distribution, compilation and PEFT."""
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return model.get_base_model() if hasattr(model, "peft_config") else model
+
+    def _check_processes(self) -> None:
+        num_launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if num_launched > 1 and self.accelerator.num_processes == 1:
+            raise RuntimeError(
+                f"{num_launched} processes were launched, but accelerate reports one: each would train a model of its "
+                "own. Launch with `accelerate launch`, on the CPU with `--cpu` or `--use_cpu true`."
+            )
+
+    def _freeze(self) -> None:
+        if not self.args.freeze_first_stage:
+            return
+        if not self.is_contextual:
+            raise ValueError("`freeze_first_stage` needs a model with a first stage, got a plain encoder.")
+        self._bare_model().first_stage_model.requires_grad_(False)
+
+    def _make_collator(self) -> ContrastiveCollator:
+        args, plan = self.args, self.batch_plan
+        context_draw = None
+        if self.is_contextual:
+            config = self._bare_model().config
+            context_draw = ContextDraw(plan, config.context_size, source=args.context_source, seed=self._data_seed)
+            num_choices = self._num_sharing * args.per_device_train_batch_size
+            if args.context_source == "batch" and num_choices < config.context_size and not config.has_null_embedding:
+                raise ValueError(
+                    f"A batch has {num_choices} documents for a context of {config.context_size}, and the model has "
+                    "no null embedding to fill it up. Use a larger batch or `context_source='random'`."
+                )
+        return ContrastiveCollator(
+            self.train_dataset,
+            self.processing_class,
+            FalseNegativeFilter(plan, args.filter_margin, args.filter_relative_margin),
+            context_draw=context_draw,
+            prompts=self.prompts,
+            max_length=self.max_length,
+            context_max_length=min(args.context_max_length or self.max_length, self.max_length),
+            filters=args.filter_false_negatives,
+            in_batch_negatives=args.in_batch_negatives,
+            num_processes=self._num_sharing,
+            process_index=self.accelerator.process_index if self._num_sharing > 1 else 0,
+        )
+
+    @property
+    def _num_sharing(self) -> int:
+        """Number of processes that share a batch."""
+        return self.accelerator.num_processes if self.args.gather_across_devices else 1
+
+    @property
+    def _data_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Row numbers of this process's batches, or, if the batch is shared, of all of them."""
+        args = self.args
+        is_shared = self._num_sharing > 1
+        sampler = ClusteredBatchSampler(
+            self.batch_plan,
+            args.per_device_train_batch_size * self._num_sharing,
+            grouping=args.batch_grouping,
+            cluster_order=args.cluster_order,
+            seed=self._data_seed,
+            num_processes=1 if is_shared else self.accelerator.num_processes,
+            process_index=None if is_shared else self.accelerator.process_index,
+        )
+        return EpochDataLoader(
+            range(len(self.batch_plan)),
+            batch_sampler=sampler,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory and self.accelerator.device.type == "cuda",
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+        )
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """The optimizer, whose groups give the layers outside of the backbones their own learning rate if asked."""
+        rate = self.args.new_layers_learning_rate
+        if rate is None or self.optimizer is not None:
+            return super().create_optimizer(model)
+        model = self.model if model is None else model
+        decayed = set(self.get_decay_parameter_names(model))
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                is_new = self.is_contextual and ".backbone." not in name
+                groups[is_new, name in decayed].append(parameter)
+        optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = optimizer_class(
+            [
+                {
+                    "params": parameters,
+                    "lr": rate if is_new else self.args.learning_rate,
+                    "weight_decay": self.args.weight_decay if is_decayed else 0.0,
+                }
+                for (is_new, is_decayed), parameters in groups.items()
+            ],
+            **optimizer_kwargs,
+        )
+        return self.optimizer
+
+    # A step
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """The loss of a batch, whose backward pass fills the gradients, cached or not."""
+        encoder = Encoder(model, self._bare_model())
+        step = self._make_step(inputs)
+        loss_function = partial(self._loss_of_embeddings, inputs=inputs)
+        if self.args.caches_gradients:
+            size = MiniBatchSize(self.args.mini_batch_size, self.args.mini_batch_tokens)
+            context_size = self.args.context_mini_batch_size
+            cache = GradientCache(
+                encoder,
+                mini_batch_size=size,
+                context_mini_batch_size=size if context_size is None else MiniBatchSize(context_size),
+                no_sync=partial(self.accelerator.no_sync, model),
+                touch_all=not self._is_sharded,
+            )
+            output = cache.compute_loss(step, loss_function)
+        else:
+            output = loss_function(embed_plainly(encoder, step))
+        self._check_loss(output.loss, inputs)
+        self._record(output, inputs)
+        if self.args.caches_gradients or self._is_sharded:
+            return output.loss
+        return output.loss + touch_parameters(model)
+
+    @property
+    def _is_sharded(self) -> bool:
+        return self.accelerator.distributed_type == DistributedType.FSDP
+
+    def _make_step(self, inputs: Mapping[str, Any]) -> StepInputs:
+        texts = Texts(inputs["input_ids"], inputs["attention_mask"])
+        if not self.is_contextual:
+            return StepInputs(texts, inputs["num_queries"])
+        documents = Texts(inputs["context_input_ids"], inputs["context_attention_mask"])
+        num_parts = self._num_sharing if len(documents) % self._num_sharing == 0 else 1
+        context = ContextInputs(
+            documents,
+            part_sizes=(len(documents) // num_parts,) * num_parts,
+            process_index=self.accelerator.process_index if num_parts > 1 else 0,
+            embeddings=self._frozen_vectors(inputs["context_rows"]),
+            block_seed=inputs["seed"] if self._num_sharing > 1 else None,
+        )
+        return StepInputs(texts, inputs["num_queries"], context)
+
+    def _frozen_vectors(self, rows: Sequence[int]) -> Tensor | None:
+        if self._context_vectors is None:
+            return None
+        return self._context_vectors[torch.tensor(rows)].to(self.accelerator.device)
+
+    def _loss_of_embeddings(self, embeddings: Tensor, inputs: Mapping[str, Any]) -> InfoNCEOutput:
+        num_queries, args = inputs["num_queries"], self.args
+        embeddings = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+        queries, documents, negatives = embeddings.split([num_queries, num_queries, len(embeddings) - 2 * num_queries])
+        start = 0
+        if self._num_sharing > 1:
+            start = self.accelerator.process_index * num_queries
+            documents = gather_rows(documents, (num_queries,) * self._num_sharing)
+            if sum(inputs["negative_counts"]) > 0:
+                negatives = gather_rows(negatives, inputs["negative_counts"])
+        return filtered_info_nce(
+            queries,
+            torch.cat([documents, negatives]),
+            logit_scale=1 / args.temperature,
+            left_out=inputs.get("left_out"),
+            positives=torch.arange(start, start + num_queries, device=queries.device),
+            matryoshka_dims=args.matryoshka_dims,
+            block_size=args.loss_block_size,
+        )
+
+    def _check_loss(self, loss: Tensor, inputs: Mapping[str, Any]) -> None:
+        if torch.isfinite(loss):
+            return
+        rows = inputs["rows"]
+        domain = self.batch_plan.domains[self.batch_plan.domain_ids[rows[0]]]
+        step = self.state.global_step + 1
+        path = Path(self.args.output_dir) / f"bad_batch_step_{step}_process_{self.accelerator.process_index}.json"
+        path.write_text(json.dumps({"step": step, "domain": domain, "rows": rows}), encoding="utf-8")
+        raise ValueError(
+            f"The loss is {loss.item()} at step {step}, in a batch of {len(rows)} pairs of domain `{domain}` that "
+            f"begins with row {rows[0]}. The rows are in `{path}`. Look at them, lower the learning rate, or train in "
+            "a wider floating point type."
+        )
+
+    # Metrics
+
+    def _record(self, output: InfoNCEOutput, inputs: Mapping[str, Any]) -> None:
+        self._metrics["accuracy"].append(output.accuracy)
+        self._metrics["mean_rank"].append(output.mean_rank)
+        self._metrics["hardness"].append(inputs["hardness"])
+        self._metrics["filtered_share"].append(inputs["filtered_share"])
+        self._metrics["num_tokens"].append(inputs["attention_mask"].sum())
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float | None:
+        total_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        # Gradients were scaled down to the largest norm allowed: scale their parts' norms up again.
+        factor = 1.0
+        if grad_norm is not None and self.args.max_grad_norm > 0:
+            factor = max(1.0, float(total_norm) / self.args.max_grad_norm)
+        for stage in _STAGES:
+            gradients = [
+                parameter.grad
+                for name, parameter in model.named_parameters()
+                if stage in name and parameter.grad is not None
+            ]
+            if gradients:
+                norm = nn.utils.get_total_norm(gradients)
+                self._metrics[f"grad_norm_{stage.removesuffix('_model')}"].append(norm * factor)
+        return total_norm
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Adds the means since the last line over all processes, and the tokens per second of all of them."""
+        if "loss" in logs and self._metrics:
+            names = sorted(self._metrics)
+            values = torch.tensor(
+                [[float(sum(self._metrics[name])), len(self._metrics[name])] for name in names],
+                dtype=torch.float32,
+                device=self.accelerator.device,
+            )
+            sums, counts = self.accelerator.reduce(values).unbind(dim=1)
+            means = dict(zip(names, (sums / counts).tolist(), strict=True))
+            now = time.perf_counter()
+            num_tokens = float(sums[names.index("num_tokens")])
+            del means["num_tokens"]
+            logs = {**logs, **means, "tokens_per_second": num_tokens / (now - self._last_log_time)}
+            self._last_log_time = now
+            self._metrics.clear()
+        super().log(logs, start_time)
+
+    def evaluate(
+        self, eval_dataset: Sequence[RetrievalSet] | None = None, ignore_keys=None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """
+        NDCG@10 on retrieval sets, which the processes share out among them.
+
+        Args:
+            eval_dataset (`Sequence[RetrievalSet]`, *optional*):
+                The sets. Defaults to those of the trainer.
+            metric_key_prefix (`str`, *optional*, defaults to `"eval"`):
+                What the names of the metrics begin with.
+
+        Returns:
+            `dict[str, float]`: Scores of the sets, and their means, with own, foreign and no context.
+        """
+        retrieval_sets = self.eval_dataset if eval_dataset is None else list(eval_dataset)
+        if not retrieval_sets:
+            raise ValueError("There is nothing to evaluate on: give the trainer retrieval sets as `eval_dataset`.")
+        model = self._bare_model()
+        was_training = model.training
+        model.eval()
+        embedder_class = ContextualModelEmbedder if self.is_contextual else ModelEmbedder
+        embedder = embedder_class(
+            model,
+            self.processing_class,
+            prompts=self.prompts,
+            max_length=self.max_length,
+            batch_size=self.args.per_device_eval_batch_size,
+        )
+        scores = score_retrieval_sets(
+            embedder,
+            retrieval_sets,
+            context_size=model.config.context_size if self.is_contextual else 1,
+            seed=self._data_seed,
+            process_index=self.accelerator.process_index,
+            num_processes=self.accelerator.num_processes,
+        )
+        model.train(was_training)
+        scores = dict(sorted(gather_object(list(scores.items()))))
+        metrics = {f"{metric_key_prefix}_{name}": score for name, score in add_means(scores).items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    # Stop and resume
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        """
+        Trains, from the start or from a checkpoint.
+
+        Args:
+            resume_from_checkpoint (`str` or `bool`, *optional*):
+                A checkpoint; or `"auto"`, or `True`, for the last whole one in `output_dir`, if there is any.
+            kwargs:
+                As for `Trainer.train`.
+
+        Returns:
+            `TrainOutput`: As `Trainer.train` gives it.
+        """
+        if resume_from_checkpoint in ("auto", True):
+            resume_from_checkpoint = find_last_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                logger.info(f"No whole checkpoint in `{self.args.output_dir}`: training begins at the start.")
+        if resume_from_checkpoint:
+            resume_from_checkpoint = str(resume_from_checkpoint)
+            self._check_run(resume_from_checkpoint)
+        if self.args.freeze_first_stage:
+            self._context_vectors = embed_all_documents(
+                self._bare_model(), self.data_collator, self.accelerator, self._context_mini_batch_size
+            )
+        return super().train(resume_from_checkpoint or None, **kwargs)
+
+    @property
+    def was_terminated(self) -> bool:
+        """Whether the last training was ended by SIGTERM, and is to be resumed."""
+        return self._termination.was_terminated
+
+    @property
+    def _context_mini_batch_size(self) -> int:
+        return self.args.context_mini_batch_size or self.args.mini_batch_size or self.args.per_device_eval_batch_size
+
+    def _run_identity(self) -> dict[str, Any]:
+        """What a run must have in common with the one that it resumes."""
+        return {
+            "data_fingerprint": self.batch_plan.manifest["data_fingerprint"],
+            "plan_fingerprint": self.batch_plan.fingerprint,
+            "num_processes": self.accelerator.num_processes,
+            "batch_size": self.args.per_device_train_batch_size,
+            "gather_across_devices": self.args.gather_across_devices,
+            "gradient_accumulation_steps": self.args.gradient_accumulation_steps,
+            "batch_grouping": self.args.batch_grouping,
+            "cluster_order": self.args.cluster_order,
+            "seed": self._data_seed,
+        }
+
+    def _check_run(self, checkpoint: str) -> None:
+        for name, found in read_manifest(checkpoint).items():
+            wanted = self._run_identity()[name]
+            if found != wanted:
+                raise ValueError(
+                    f"`{checkpoint}` was saved by a run with `{name}` {found}, but this one has {wanted}: its batches "
+                    "would be others. Resume with the same data, plan and settings, or start anew."
+                )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Saves a checkpoint that counts only when it is whole; only then are older ones removed."""
+        output_dir = self._get_output_dir(trial=trial)
+        folder = Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if self.args.should_save and folder.exists():  # torn, or of a run that this one repeats
+            shutil.rmtree(folder)
+        self.accelerator.wait_for_everyone()
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            write_manifest(folder, self._run_identity())
+            rotate_checkpoints(output_dir, limit, self.state.best_model_checkpoint)
+        self.accelerator.wait_for_everyone()
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """
+        Saves the model so that `AutoModel` and `SentenceTransformer` load it. Adapters of PEFT are merged into it.
+
+        Args:
+            output_dir (`str`, *optional*):
+                Folder to write. Defaults to that of the arguments.
+        """
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        if hasattr(model, "peft_config") and not _internal_call:
+            self._save_merged(model, output_dir or self.args.output_dir)
+        else:
+            super().save_model(output_dir, _internal_call)
+        self.accelerator.wait_for_everyone()  # no process may add files before the model is there
+
+    def _save_merged(self, model: nn.Module, folder: str) -> None:
+        if self.args.should_save:
+            merged = copy.deepcopy(model).merge_and_unload()
+            save = save_checkpoint if self.is_contextual else save_biencoder
+            save(merged, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        """Saves a model that loads anywhere, with the tokenizer and the arguments."""
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        if hasattr(model, "peft_config"):
+            model.save_pretrained(folder, state_dict=state_dict)
+            self.processing_class.save_pretrained(folder)
+        else:
+            if state_dict is not None:  # gathered from the processes that share the parameters
+                model = type(model)(model.config)
+                model.load_state_dict(state_dict)
+            save = save_checkpoint if self.is_contextual else save_biencoder
+            save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
+        (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
+
+
+__all__ = ["ContextualContrastiveTrainer"]
