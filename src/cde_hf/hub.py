@@ -99,14 +99,16 @@ def save_biencoder(
         max_length (`int`, *optional*, defaults to `512`):
             Number of tokens that sentence-transformers reads of a text.
     """
-    from sentence_transformers import SentenceTransformer, models  # here, because it takes seconds to import
+    # Here, because it takes seconds to import.
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     prompts = (prompts or Prompts()).for_sentence_transformers()
     with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
         model.save_pretrained(encoder_folder)
         tokenizer.save_pretrained(encoder_folder)
-        transformer = models.Transformer(encoder_folder, max_seq_length=max_length)
-        pooling = models.Pooling(model.config.hidden_size, pooling_mode="mean")
+        transformer = Transformer(encoder_folder, max_seq_length=max_length)
+        pooling = Pooling(model.config.hidden_size, pooling_mode="mean")
         SentenceTransformer(modules=[transformer, pooling], prompts=prompts, device="cpu").save(
             str(new_folder), create_model_card=False
         )

@@ -47,6 +47,9 @@ class Encoder:
         self.model = model
         self.config: CDEConfig | None = bare_model.config if is_contextual(bare_model) else None
         self.embedding_size: int = bare_model.config.hidden_size
+        self.trains_first_stage = self.has_context and any(
+            parameter.requires_grad for parameter in bare_model.first_stage_model.parameters()
+        )
 
     @property
     def has_context(self) -> bool:

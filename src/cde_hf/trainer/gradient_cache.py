@@ -126,7 +126,11 @@ class GradientCache:
             passes, own_embeddings = self._embed(
                 inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
             )
-            embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach().requires_grad_()
+            embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
+            if self.encoder.trains_first_stage:
+                embeddings.requires_grad_()
+            else:
+                passes = []
         token_frequencies = self.encoder.count_tokens(inputs.documents)
         context = _EmbeddedContext(inputs, embeddings, token_frequencies, passes)
         if not self.encoder.has_prefix:
@@ -170,7 +174,8 @@ class GradientCache:
                 if is_last and self.touch_all:
                     zero = touch_parameters(self.encoder.model)
                     tensors, their_gradients = [*tensors, zero], [*their_gradients, torch.zeros_like(zero)]
-                torch.autograd.backward(tensors, their_gradients)
+                if tensors:
+                    torch.autograd.backward(tensors, their_gradients)
 
     def _graphs(
         self, step: StepInputs, context: _EmbeddedContext | None, passes: list[_Pass], gradients: Tensor
@@ -198,7 +203,9 @@ class GradientCache:
             block = self.encoder.encode_block(context.embeddings, context.token_frequencies)
         tensors = [tensor for pair in block.keys_values for tensor in pair]
         leaves = [leaf for pair in context.block.keys_values for leaf in pair]
-        return tensors, [leaf.grad for leaf in leaves]
+        # Layers before the first trained parameter depend on nothing that has a gradient.
+        pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
+        return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
 
 
 def _own_part(gradient: Tensor, inputs: ContextInputs) -> Tensor:

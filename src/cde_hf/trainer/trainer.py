@@ -39,6 +39,7 @@ from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score
 from .frozen_first_stage import embed_all_documents
 from .gathering import gather_rows
 from .gradient_cache import GradientCache
+from .launch_check import check_processes
 from .losses import InfoNCEOutput, filtered_info_nce
 from .mini_batches import MiniBatchSize, Texts
 from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters
@@ -116,7 +117,7 @@ class ContextualContrastiveTrainer(Trainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        self._check_processes()
+        check_processes(self.accelerator.num_processes, os.environ)
         self.is_contextual = is_contextual(self._bare_model())
         self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
         self._freeze()
@@ -136,14 +137,6 @@ class ContextualContrastiveTrainer(Trainer):
         """The model without wrappers of distribution, compilation and PEFT."""
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return model.get_base_model() if hasattr(model, "peft_config") else model
-
-    def _check_processes(self) -> None:
-        num_launched = int(os.environ.get("WORLD_SIZE", "1"))
-        if num_launched > 1 and self.accelerator.num_processes == 1:
-            raise RuntimeError(
-                f"{num_launched} processes were launched, but accelerate reports one: each would train a model of its "
-                "own. Launch with `accelerate launch`, on the CPU with `--cpu` or `--use_cpu true`."
-            )
 
     def _freeze(self) -> None:
         if not self.args.freeze_first_stage:

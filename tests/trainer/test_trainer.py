@@ -1,0 +1,342 @@
+"""The trainer as its user meets it: what changes, what is logged, what is saved."""
+
+import json
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
+from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer.launch_check import check_processes
+
+
+@pytest.fixture
+def train(tiny, plan_folder, tmp_path):
+    """Function that trains two steps and gives the trainer and the names of the parameters that changed."""
+
+    def run(model=None, **arguments):
+        model = tiny.make_model() if model is None else model
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        options = {"max_steps": 2, "plan": BatchPlan.load(plan_folder), **arguments}
+        trainer = tiny.make_trainer(model, tmp_path / "run", **options)
+        trainer.train()
+        changed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        return trainer, changed
+
+    return run
+
+
+def all_names(model):
+    return {name for name, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["prefix", "joint", "plain"])
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_every_parameter_changes(tiny, train, kind, mini_batch_size):
+    fields = {} if kind == "plain" else {"sequence_dropout_prob": 0.5}
+    model = tiny.make_model(kind, **fields)
+    _, changed = train(model, mini_batch_size=mini_batch_size)
+    assert changed == all_names(model)
+
+
+def test_the_loss_goes_down(tiny, train):
+    trainer, _ = train(max_steps=40, learning_rate=3e-3, per_device_train_batch_size=16)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert sum(losses[-10:]) < 0.9 * sum(losses[:10])
+
+
+def test_the_log_tells_how_it_goes(train):
+    trainer, _ = train(mini_batch_size=4)
+    entry = trainer.state.log_history[0]
+    assert 0 <= entry["accuracy"] <= 1 <= entry["mean_rank"] <= 8
+    assert 0 < entry["hardness"] < 1
+    assert 0 < entry["filtered_share"] < 1
+    assert entry["tokens_per_second"] > 0
+    stages = entry["grad_norm_first_stage"] ** 2 + entry["grad_norm_second_stage"] ** 2
+    assert stages**0.5 == pytest.approx(entry["grad_norm"], rel=1e-4)
+
+
+def test_norms_are_those_before_clipping(train):
+    clipped, _ = train(max_grad_norm=1e-3, max_steps=1)
+    entry = clipped.state.log_history[0]
+    assert entry["grad_norm"] > 1e-2
+    stages = entry["grad_norm_first_stage"] ** 2 + entry["grad_norm_second_stage"] ** 2
+    assert stages**0.5 == pytest.approx(entry["grad_norm"], rel=1e-3)
+
+
+def test_new_layers_have_their_own_learning_rate(train):
+    trainer, _ = train(new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1, lr_scheduler_type="constant")
+    rates = {}
+    for name, parameter in trainer.model.named_parameters():
+        for group in trainer.optimizer.param_groups:
+            if any(parameter is other for other in group["params"]):
+                rates[name] = group["lr"]
+    assert rates.keys() == all_names(trainer.model)
+    assert {name for name, rate in rates.items() if rate == 0.25} == {name for name in rates if ".backbone." in name}
+    assert set(rates.values()) == {0.25, 0.5}
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_a_frozen_first_stage_stays_as_it_is(tiny, train, mini_batch_size):
+    model = tiny.make_model(dropout=0.1)
+    trainer, changed = train(model, freeze_first_stage=True, mini_batch_size=mini_batch_size)
+    assert changed
+    assert not any("first_stage" in name for name in changed)
+    assert {name for name in all_names(model) - changed if "second_stage" in name} <= {
+        "second_stage_model.null_embedding"
+    }
+    model.eval()
+    ids, mask = trainer.data_collator.tokenize_documents([5, 17])
+    torch.testing.assert_close(
+        trainer._context_vectors[[5, 17]], model.encode_context_documents(ids, mask), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_frozen_vectors_change_nothing_but_the_work(tiny, plan_folder, tmp_path):
+    def gradients(**arguments):
+        model = tiny.make_model()
+        if not arguments:
+            model.first_stage_model.requires_grad_(False)
+        run_arguments = {"plan_folder": plan_folder, "mini_batch_size": 3, **arguments}
+        original, tiny.make_model = tiny.make_model, lambda **_: model
+        try:
+            return tiny.run(tmp_path, **run_arguments)[1].gradients[0]
+        finally:
+            tiny.make_model = original
+
+    expected, found = gradients(), gradients(freeze_first_stage=True)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+def test_a_biencoder_has_no_first_stage_to_freeze(tiny, train):
+    with pytest.raises(ValueError, match="`freeze_first_stage` needs a model with a first stage"):
+        train(tiny.make_model("plain"), freeze_first_stage=True)
+
+
+@pytest.mark.parametrize("stage", ["first_stage_model", "second_stage_model"])
+def test_lora_trains_adapters_of_one_stage_alone(tiny, train, tmp_path, stage):
+    lora = LoraConfig(r=2, target_modules=rf"{stage}\.backbone\..*\.(q_proj|v_proj)")
+    model = get_peft_model(tiny.make_model(), lora)
+    trainer, changed = train(model, mini_batch_size=3, save_strategy="steps", save_steps=2)
+    assert changed
+    assert all(stage in name and "lora_" in name for name in changed)
+    assert (tmp_path / "run" / "checkpoint-2" / "adapter_model.safetensors").exists()
+
+    trainer.save_model(str(tmp_path / "merged"))
+    loaded = AutoModel.from_pretrained(tmp_path / "merged", trust_remote_code=True)
+    ids = torch.randint(4, 100, (2, 7))
+    trainer.model.eval()
+    with torch.no_grad():
+        expected = trainer.model(input_ids=ids, context_input_ids=ids).embeddings
+        torch.testing.assert_close(loaded(input_ids=ids, context_input_ids=ids).embeddings, expected)
+
+
+def gradients_of(tiny, tmp_path, plan_folder, **arguments):
+    return tiny.run(tmp_path, plan_folder=plan_folder, **arguments)[1].gradients[0]
+
+
+@pytest.mark.parametrize("kind", ["prefix", "joint"])
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_gradient_checkpointing_gives_the_same_gradients(tiny, tmp_path, plan_folder, kind, mini_batch_size):
+    options = {"model": {"kind": kind, "dropout": 0.1}, "mini_batch_size": mini_batch_size}
+    expected = gradients_of(tiny, tmp_path, plan_folder, **options)
+    found = gradients_of(tiny, tmp_path, plan_folder, gradient_checkpointing=True, **options)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_bfloat16_is_near_float32(tiny, tmp_path, plan_folder, mini_batch_size):
+    expected = gradients_of(tiny, tmp_path, plan_folder)
+    found = gradients_of(tiny, tmp_path, plan_folder, bf16=True, mini_batch_size=mini_batch_size)
+    flat = [torch.cat([part[name].flatten().float() for name in expected]) for part in (expected, found)]
+    assert not torch.equal(*flat)
+    assert torch.cosine_similarity(*flat, dim=0) > 0.98
+
+
+@pytest.mark.slow
+def test_a_compiled_model_gives_the_same_gradients(tiny, tmp_path, plan_folder):
+    expected = gradients_of(tiny, tmp_path, plan_folder, mini_batch_size=8)
+    found = gradients_of(tiny, tmp_path, plan_folder, mini_batch_size=8, torch_compile=True)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("source", ["batch", "domain", "random"])
+def test_contexts_come_from_where_they_should(tiny, train, source):
+    trainer, changed = train(context_source=source)
+    batch = next(iter(trainer.get_train_dataloader()))
+    domains = trainer.batch_plan.domain_ids
+    if source == "batch":
+        assert set(batch["context_rows"]) <= set(batch["rows"])
+    elif source == "domain":
+        assert set(domains[batch["context_rows"]]) == {domains[batch["rows"][0]]}
+        assert not set(batch["context_rows"]) <= set(batch["rows"])
+    else:
+        assert set(domains[batch["context_rows"]]) == {0, 1}
+
+
+@pytest.mark.parametrize("grouping", ["cluster", "domain", "random"])
+def test_batches_are_filled_as_asked(train, grouping):
+    trainer, _ = train(batch_grouping=grouping, max_steps=1)
+    domains = trainer.batch_plan.domain_ids
+    num_domains = {len(set(domains[batch["rows"]])) for batch in trainer.get_train_dataloader()}
+    assert (num_domains == {1}) == (grouping != "random")
+
+
+def test_workers_read_the_same_batches(train):
+    trainer, _ = train(max_steps=1)
+    alone = [batch["input_ids"].tolist() for batch in trainer.get_train_dataloader()]
+    trainer.args.dataloader_num_workers = 2
+    assert [batch["input_ids"].tolist() for batch in trainer.get_train_dataloader()] == alone
+
+
+def test_hard_negatives_alone(tiny, tmp_path):
+    pairs = tiny.make_pairs(num_negatives=2)
+    plan = tiny.make_plan(pairs, tmp_path / "plan")
+    arguments = {"pairs": pairs, "plan": plan, "in_batch_negatives": False, "filter_false_negatives": False}
+    trainer = tiny.make_trainer(tiny.make_model("plain"), tmp_path, **arguments)
+    batch = trainer.data_collator([0, 1, 2])
+    assert batch["left_out"].tolist() == [
+        [False, True, True, False, True, True, True],
+        [True, False, True, True, False, False, True],
+        [True, True, False, True, True, True, False],
+    ]
+    assert batch["negative_counts"] == [4]
+
+
+def test_without_in_batch_negatives_there_must_be_hard_ones(train):
+    with pytest.raises(ValueError, match="the data set has no column `negatives`. Add it, or leave"):
+        train(in_batch_negatives=False)
+
+
+@pytest.fixture
+def retrieval_sets(tiny):
+    pairs = tiny.make_pairs(num_pairs=32, seed=5)
+    sets = []
+    for name, rows in (("even", range(0, 32, 2)), ("odd", range(1, 32, 2))):
+        corpus = {str(row): pairs[row]["document"] for row in rows}
+        queries = {str(row): pairs[row]["query"] for row in rows}
+        sets.append(RetrievalSet(name, corpus, queries, {row: {row: 1} for row in corpus}))
+    return sets
+
+
+def test_evaluation_shows_own_foreign_and_no_context(train, retrieval_sets):
+    trainer, _ = train(eval_dataset=retrieval_sets, eval_strategy="steps", eval_steps=1)
+    entries = [entry for entry in trainer.state.log_history if "eval_ndcg@10_own" in entry]
+    assert len(entries) == 2
+    for context in ("own", "foreign", "none"):
+        scores = [entries[-1][f"eval_{name}_ndcg@10_{context}"] for name in ("even", "odd")]
+        assert entries[-1][f"eval_ndcg@10_{context}"] == pytest.approx(sum(scores) / 2)
+    assert trainer.model.training
+
+
+def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
+    trainer, _ = train(tiny.make_model("plain"), eval_dataset=retrieval_sets)
+    metrics = trainer.evaluate()
+    assert set(metrics) - {"epoch"} == {"eval_ndcg@10", "eval_even_ndcg@10", "eval_odd_ndcg@10"}
+
+
+def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
+    from cde_hf import CDEEmbedder, evaluate
+
+    trainer, _ = train(eval_dataset=retrieval_sets)
+    metrics = trainer.evaluate()
+    trainer.save_model(str(tmp_path / "saved"))
+    model = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    model[0].set_context(None)
+    evaluation = evaluate(
+        [CDEEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
+    )
+    for context in ("own", "none"):
+        row = f"ours, {context.replace('none', 'no')} context"
+        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(evaluation.mean(row), abs=1e-6)
+
+
+def test_there_must_be_something_to_evaluate_on(train):
+    trainer, _ = train()
+    with pytest.raises(ValueError, match="give the trainer retrieval sets as `eval_dataset`"):
+        trainer.evaluate()
+
+
+def test_the_model_loads_with_automodel_and_sentence_transformers(train, tmp_path):
+    trainer, _ = train()
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = AutoModel.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    for name, weights in trainer.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weights), name
+    model = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
+    model[0].set_context(["t0w1 t0w2", "t1w1 t1w2"])
+    assert model.encode(["t0w1"]).shape == (1, 16)
+    saved = {path.suffix for path in (tmp_path / "saved").iterdir()}
+    assert not saved & {".bin", ".pt", ".pth", ".pkl"}
+
+
+def test_a_biencoder_loads_with_sentence_transformers(tiny, train, tmp_path):
+    trainer, _ = train(tiny.make_model("plain"))
+    trainer.save_model(str(tmp_path / "saved"))
+    model = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert model.prompts["query"] == "search_query: "
+    tokens = trainer.processing_class(["t0w1 t0w2"], return_tensors="pt")
+    trainer.model.eval()
+    with torch.no_grad():
+        expected = trainer.model(**tokens).last_hidden_state.mean(dim=1)
+    torch.testing.assert_close(torch.from_numpy(model.encode(["t0w1 t0w2"])), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_broken_loss_names_the_batch(tiny, train, tmp_path, monkeypatch):
+    compute = trainer_module.filtered_info_nce
+    monkeypatch.setattr(
+        trainer_module, "filtered_info_nce", lambda *a, **k: compute(*a, **{**k, "logit_scale": torch.nan})
+    )
+    with pytest.raises(ValueError, match="The loss is nan at step 1, in a batch of 8 pairs of domain `(news|forum)`"):
+        train()
+    record = json.loads((tmp_path / "run" / "bad_batch_step_1_process_0.json").read_text())
+    assert len(record["rows"]) == 8
+    assert record["domain"] in ("news", "forum")
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"])
+def test_processes_that_accelerate_does_not_know_of_are_refused(name):
+    with pytest.raises(RuntimeError, match=f"4 processes were launched .`{name}`., but accelerate reports one"):
+        check_processes(1, {name: "4"})
+    check_processes(4, {name: "4"})
+    check_processes(1, {name: "1"})
+    check_processes(1, {})
+
+
+def test_a_plan_of_other_data_is_refused(tiny, plan_folder, tmp_path):
+    with pytest.raises(ValueError, match="was made for other data"):
+        tiny.make_trainer(tiny.make_model(), tmp_path, pairs=tiny.make_pairs(seed=9), plan=BatchPlan.load(plan_folder))
+    with pytest.raises(ValueError, match="has hard negatives, but the batch plan `.*` was made without"):
+        tiny.make_trainer(
+            tiny.make_model(),
+            tmp_path,
+            pairs=tiny.make_pairs().map(lambda row: {"negatives": ["t0w1"]}),
+            plan=BatchPlan.load(plan_folder),
+        )
+
+
+def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
+    with pytest.raises(ValueError, match="A batch has 8 documents for a context of 12, and the model has no null"):
+        train(tiny.make_model(has_null_embedding=False, context_size=12))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
+        ({"mini_batch_size": 0}, "`mini_batch_size` must be positive, got 0"),
+        ({"mini_batch_size": 2, "mini_batch_tokens": 64}, "both say what fits in memory"),
+        ({"context_mini_batch_size": 2}, "belongs to gradient caching, which is off"),
+        ({"label_smoothing_factor": 0.1}, "mean nothing to this loss"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ContextualTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **arguments)
