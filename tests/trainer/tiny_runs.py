@@ -7,8 +7,12 @@ go to `OUTPUT/NAME.safetensors`, its facts to `OUTPUT/NAME.json`, written by the
 
 import json
 import os
+import signal
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -21,9 +25,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from transformers import AutoModel, NomicBertConfig, PreTrainedTokenizerFast, TrainerCallback
 
-from cde_hf.batching import BatchPlan, TfidfSurrogate, prepare_batch_plan
+from cde_hf import relaunch_on_cpus
+from cde_hf.batching import BatchPlan, ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
 from cde_hf.modeling import CDEConfig, CDEModel
-from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments
+from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache
+from cde_hf.trainer import trainer as trainer_module
 
 
 NUM_TOPICS, WORDS_PER_TOPIC = 8, 20
@@ -169,47 +175,89 @@ class SyncCounter(TrainerCallback):
         self.num_sent = 0
 
 
-def put_in_fault(name):
+@contextmanager
+def fault(name):
     """Breaks something that a test must notice."""
-    from cde_hf.batching import ClusteredBatchSampler
-    from cde_hf.trainer import gradient_cache
-
-    if name == "dropped_mini_batch":
+    if name is None:
+        yield
+    elif name == "dropped_mini_batch":
         embed_context = gradient_cache.GradientCache._embed_context
 
         def dropping(self, inputs):
             context = embed_context(self, inputs)
-            return gradient_cache.replace(context, passes=context.passes[:-1])
+            return replace(context, passes=context.passes[:-1])
 
-        gradient_cache.GradientCache._embed_context = dropping
+        with patch.object(gradient_cache.GradientCache, "_embed_context", dropping):
+            yield
     elif name == "missing_all_reduce":
-        gradient_cache._own_part = lambda gradient, inputs: gradient.split(list(inputs.part_sizes))[
-            inputs.process_index
-        ]
+
+        def own_part(gradient, inputs):
+            return gradient.split(list(inputs.part_sizes))[inputs.process_index]
+
+        with patch.object(gradient_cache, "_own_part", own_part):
+            yield
     elif name == "stuck_epoch":
-        ClusteredBatchSampler.set_epoch = lambda self, epoch: None
+        with patch.object(ClusteredBatchSampler, "set_epoch", lambda self, epoch: None):
+            yield
     else:
         raise ValueError(name)
 
 
-def run(output_dir, *, model=None, max_steps=1, num_negatives=0, fault=None, plan_folder=None, **arguments):
+class Killer(TrainerCallback):
+    """
+    Ends the process as `kill -9` does: between two accumulated batches of a step, or in the middle of saving one.
+
+    Args:
+        moment (`str`): `"accumulation"` or `"save"`.
+        step (`int`): The step.
+    """
+
+    def __init__(self, moment, step):
+        self.moment, self.step = moment, step
+        if moment == "save":
+            write = trainer_module.write_manifest
+
+            def write_or_die(folder, run):
+                if Path(folder).name == f"checkpoint-{step}":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                write(folder, run)
+
+            trainer_module.write_manifest = write_or_die
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        if self.moment == "accumulation" and state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(
+    output_dir,
+    *,
+    model=None,
+    max_steps=1,
+    num_negatives=0,
+    fault_name=None,
+    plan_folder=None,
+    resume=None,
+    kill=None,
+    **arguments,
+):
     """Trains a few steps and gives the trainer, the gradients of each step and the numbers sent in each."""
-    if fault is not None:
-        put_in_fault(fault)
     pairs = make_pairs(num_negatives=num_negatives)
     plan = BatchPlan.load(plan_folder) if plan_folder else None
     recorder, counter = Recorder(), SyncCounter()
+    killers = [Killer(*kill)] if kill else []
     trainer = make_trainer(
         make_model(**(model or {})),
         output_dir,
         pairs=pairs,
         plan=plan,
-        callbacks=[recorder, counter],
+        callbacks=[recorder, counter, *killers],
         max_steps=max_steps,
         **arguments,
     )
     counter.trainer = trainer
-    trainer.train(arguments.pop("resume", None))
+    with fault(fault_name):
+        trainer.train(resume)
     return trainer, recorder, counter
 
 
@@ -238,4 +286,5 @@ def main():
 
 
 if __name__ == "__main__":
+    relaunch_on_cpus()
     main()

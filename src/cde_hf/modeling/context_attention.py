@@ -36,6 +36,17 @@ _WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "fl
 _NAME_PREFIX = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}_"
 
 
+class RecordedBlock:
+    """
+    Keys and values of each layer, filled in while a context block goes through a backbone.
+
+    An object of its own, since FSDP hands the layers copies of dictionaries.
+    """
+
+    def __init__(self):
+        self.keys_values: dict[int, tuple[Tensor, Tensor]] = {}
+
+
 def context_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -44,7 +55,7 @@ def context_attention_forward(
     attention_mask: Tensor | None,
     *,
     wrapped_name: str,
-    recorded: dict[int, tuple[Tensor, Tensor]] | None = None,
+    recorded: RecordedBlock | None = None,
     context_keys_values: LayerKeysValues | None = None,
     position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
     **kwargs,
@@ -61,14 +72,14 @@ def context_attention_forward(
             Mask in the form that the wrapped function expects, over context and text.
         wrapped_name (`str`):
             The attention implementation that does the work.
-        recorded (`dict`, *optional*):
+        recorded (`RecordedBlock`, *optional*):
             Filled with the keys and values of each layer. Recomputation under gradient checkpointing leaves it as it
             is.
         context_keys_values (`tuple`, *optional*):
             Keys and values of each layer, of shape `(1, num_heads, num_block_tokens, head_dim)`.
     """
-    if recorded is not None and module.layer_idx not in recorded:
-        recorded[module.layer_idx] = (key, value)
+    if recorded is not None and module.layer_idx not in recorded.keys_values:
+        recorded.keys_values[module.layer_idx] = (key, value)
     if context_keys_values is not None:
         context_key, context_value = context_keys_values[module.layer_idx]
         # A block may come from another device, precision or autocast state than the texts that it serves.
@@ -264,6 +275,7 @@ for _name in _WRAPPED_NAMES:
 
 __all__ = [
     "LayerKeysValues",
+    "RecordedBlock",
     "block_masks",
     "joint_masks",
     "text_masks",

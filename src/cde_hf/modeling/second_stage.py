@@ -17,7 +17,14 @@ from .backbones import (
     mean_of_tokens,
 )
 from .configuration_cde import CDEConfig
-from .context_attention import block_masks, joint_masks, text_masks, use_context_attention, wrapped_attention_name
+from .context_attention import (
+    RecordedBlock,
+    block_masks,
+    joint_masks,
+    text_masks,
+    use_context_attention,
+    wrapped_attention_name,
+)
 from .corpus_context import ContextBlock
 from .fingerprint import fingerprint
 from .pooling import pooling_weights
@@ -140,14 +147,14 @@ class SecondStage(nn.Module):
         use_context_attention(self.backbone)
         context, has_context = self._context_tokens(dataset_embeddings, num_contexts=1)
         block = self._block_embeddings(context)
-        recorded: dict[int, tuple[Tensor, Tensor]] = {}
+        recorded = RecordedBlock()
         self.backbone(
             inputs_embeds=block,
             attention_mask=block_masks(self.backbone),
             position_ids=self._position_ids(0, block.device),
             recorded=recorded,
         )
-        keys_values = tuple(recorded[index] for index in range(self.backbone.config.num_hidden_layers))
+        keys_values = tuple(recorded.keys_values[index] for index in range(self.backbone.config.num_hidden_layers))
         if block.requires_grad and not keys_values[-1][0].requires_grad:
             raise ValueError(
                 "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
@@ -301,7 +308,8 @@ class SecondStage(nn.Module):
                 f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}: it is another "
                 "model's. Encode the context again."
             )
-        if block.model_fingerprint not in (None, fingerprint(self)):
+        # A training step does not name its blocks, and has no time to look at all weights.
+        if block.model_fingerprint is not None and block.model_fingerprint != fingerprint(self):
             raise ValueError(
                 "The context block was made by another model, or by this one before its weights were changed. Encode "
                 "the context again."

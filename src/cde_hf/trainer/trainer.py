@@ -468,6 +468,15 @@ class ContextualContrastiveTrainer(Trainer):
                     "would be others. Resume with the same data, plan and settings, or start anew."
                 )
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        bare_model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        if self.is_fsdp_enabled or hasattr(bare_model, "peft_config"):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        # Some encoders are saved under other names than they have in memory; the parent class would pass them over.
+        loaded = type(bare_model).from_pretrained(resume_from_checkpoint, dtype=bare_model.dtype)
+        bare_model.load_state_dict(loaded.state_dict())
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves a checkpoint that counts only when it is whole; only then are older ones removed."""
         output_dir = self._get_output_dir(trial=trial)
