@@ -6,7 +6,7 @@ SOURCES := src tests benchmarks examples experiments
 # Nothing is downloaded but packages: what the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
-.PHONY: help install test test-slow style quality bench-attention bench-batching clean
+.PHONY: help install test test-slow style quality bench-attention bench-batching bench-training clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -20,7 +20,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
 
 test: install  ## Run all tests but the slow ones and those that need a GPU
-	$(OFFLINE) $(BIN)/python -m pytest -n auto -m 'not slow and not gpu'
+	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'
 
 test-slow: install  ## Run the slow tests, and on a machine with a GPU those that need one
 	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
@@ -38,6 +38,9 @@ bench-attention: install  ## Time joint and prefix attention against the plain b
 
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py
+
+bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (5 minutes)
+	$(OFFLINE) $(BIN)/python benchmarks/training.py
 
 clean:  ## Remove the virtual environment and what tools left behind
 	rm -rf $(VENV) build .pytest_cache .ruff_cache

@@ -69,8 +69,10 @@ def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "cde_hf.cli"]
     environment = {**os.environ, "CDE_HF_SHARD_SIZE": "7"}  # nine shards, so that both processes encode
-    command = [*launch, "prepare", str(pairs_file), str(tmp_path / "two"), *options]
-    subprocess.run(command, env=environment, check=True)
+    command = [*launch, "--verbose", "prepare", str(pairs_file), str(tmp_path / "two"), *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "Encoding on 2 processes." in result.stderr
+    assert result.stdout.count("Wrote ") == 1
     for path in (tmp_path / "one").glob("*.npy"):
         np.testing.assert_array_equal(np.load(path), np.load(tmp_path / "two" / path.name))
 

@@ -1,12 +1,13 @@
 """The command `cde-hf`: one function per command, each a thin layer over public functions."""
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from transformers import AutoTokenizer
-from transformers.utils import logging
 
 from . import (
     BatchPlan,
@@ -160,7 +161,8 @@ def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | Sentence
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
+        sys.stdout.write(text + "\n")
 
 
 def _add_convert(commands: argparse._SubParsersAction) -> None:
@@ -304,7 +306,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.rest and args.run is not train:
         parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.verbose:
-        logging.set_verbosity_info()
+        package_logger = logging.getLogger("cde_hf")
+        package_logger.setLevel(logging.INFO)
+        package_logger.addHandler(logging.StreamHandler())
     try:
         relaunch_on_cpus()
         args.run(args)

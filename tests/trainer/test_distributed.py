@@ -11,6 +11,9 @@ import torch
 from safetensors.torch import load_file
 
 
+# The runs on two processes are shared by all tests of this file, so one worker must have them all.
+pytestmark = pytest.mark.xdist_group("distributed")
+
 BATCH_SIZE = 16  # of all processes together
 MODELS = {
     "plain": {"kind": "plain", "dtype": "float64"},

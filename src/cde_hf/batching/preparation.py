@@ -90,8 +90,11 @@ def prepare_batch_plan(
         }
         _begin(dataset, folder, work, settings)
     state.wait_for_everyone()
-    if not (folder / MANIFEST).exists():
-        if not (work / MANIFEST).exists():
+    is_published, is_complete = (folder / MANIFEST).exists(), (work / MANIFEST).exists()
+    state.wait_for_everyone()  # all have looked before the main process goes on
+    if not is_published:
+        if not is_complete:
+            logger.info(f"Encoding on {state.num_processes} processes.")
             _encode_all(dataset, work, surrogate, filter_surrogate, dtype)
             if state.is_main_process:
                 _cluster_domains(work, cluster_size, clustering)
@@ -187,7 +190,8 @@ def _encode(
             side=side,
             dtype=dtype,
         )
-        _warn_of_zeros(work / f"{name}_{file_name}.npy")
+        if process_state().is_main_process:  # which alone knows how long the file has this name
+            _warn_of_zeros(work / f"{name}_{file_name}.npy")
     if with_negatives:
         negatives = dataset.select_columns(["negatives"])
         write_vectors(
@@ -204,7 +208,7 @@ def _warn_of_zeros(path: Path) -> None:
     vectors = np.load(path, mmap_mode="r")
     sample = vectors[:: max(1, len(vectors) // 10_000)]
     share = float((sample == 0).all(axis=1).mean())
-    if share > 0.01 and process_state().is_main_process:
+    if share > 0.01:
         logger.warning(
             f"{share:.0%} of {path.stem} are zero: the surrogate knows none of their words. They are clustered at "
             "random and not filtered. Use a sentence-transformers model as surrogate."

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
-from accelerate import PartialState
 from datasets import Dataset
 from transformers import (
     AutoModel,
@@ -21,6 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..batching.processes import process_state
 from ..data import PairSource, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..hub import model_path
 from ..modeling import CDEModel
@@ -69,6 +69,9 @@ class ScriptArguments:
     surrogate: str = field(
         default="tfidf", metadata={"help": "Model that clusters the pairs of a new plan: `tfidf`, `minilm` or a name."}
     )
+    filter_surrogate: str | None = field(
+        default=None, metadata={"help": "Another model for the false-negative filter of a new plan."}
+    )
     cluster_size: int = field(default=256, metadata={"help": "Wanted number of pairs in a cluster of a new plan."})
     eval_data: list[str] | None = field(
         default=None,
@@ -87,12 +90,14 @@ class ScriptArguments:
 
     def load_plan(self, pairs: Dataset, output_dir: str) -> BatchPlan:
         """The batch plan, which is made if it is not there."""
-        if self.surrogate == "tfidf":
-            surrogate = TfidfSurrogate()
-        else:
-            surrogate = SentenceTransformerSurrogate(model_path(self.surrogate))
         folder = Path(self.plan) if self.plan is not None else Path(output_dir) / "plan"
-        return prepare_batch_plan(pairs, folder, surrogate=surrogate, cluster_size=self.cluster_size)
+        return prepare_batch_plan(
+            pairs,
+            folder,
+            surrogate=_make_surrogate(self.surrogate),
+            filter_surrogate=_make_surrogate(self.filter_surrogate) if self.filter_surrogate is not None else None,
+            cluster_size=self.cluster_size,
+        )
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The model and its tokenizer."""
@@ -219,10 +224,11 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
         arguments (`Sequence[str]`, *optional*):
             The command line. Defaults to that of this process.
     """
+    state = process_state()
     script, args = TrainingArgumentParser().parse(sys.argv[1:] if arguments is None else arguments)
     if args.output_dir is None:
         raise ValueError("Training needs a place for its checkpoints: give `--output_dir`.")
-    with PartialState().main_process_first():  # the others find the pairs in the cache
+    with state.main_process_first():  # the others find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
     model, tokenizer = script.load_model()
@@ -241,6 +247,10 @@ def is_cde_checkpoint(path: str) -> bool:
     """Whether a folder or Hub name is that of a contextual model."""
     config, _ = PreTrainedConfig.get_config_dict(path)
     return config.get("model_type") == "cde" or "transductive_corpus_size" in config
+
+
+def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:
+    return TfidfSurrogate() if name == "tfidf" else SentenceTransformerSurrogate(model_path(name))
 
 
 def _read_sources(name: str) -> list[PairSource]:

