@@ -8,32 +8,13 @@ from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling.context_attention import merged_attention
 
 
-def varlen_flash_attention(
-    query, key, value, attention_mask, *, query_length, softmax_scale, attn_implementation, **others
-):
-    """What flash-attention does with a two-dimensional mask: texts are unpadded, attended to and padded again."""
-    assert attn_implementation == "flash_attention_2", "transformers looks the kernel up by this name"
-    assert "position_ids" not in others, "flash-attention takes repeated positions for packed texts"
-    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    batch_size, key_length = len(key), key.shape[2]
-    output = torch.zeros_like(query)
-    mask = torch.ones(batch_size, key_length, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    assert mask.shape == (batch_size, key_length)
-    for row in range(batch_size):
-        keys, queries = mask[row], mask[row, -query_length:]
-        output[row][:, queries] = F.scaled_dot_product_attention(
-            query[row][:, queries], key[row][:, keys], value[row][:, keys], scale=softmax_scale
-        )
-    return output.transpose(1, 2)
-
-
 @pytest.mark.parametrize("mode", ["joint", "prefix"])
 @pytest.mark.parametrize("family", ["nomic_bert", "bert"])
-def test_flash_attention_gets_what_it_can_read(make_model, texts, monkeypatch, family, mode):
+@pytest.mark.usefixtures("flash_kernel")
+def test_flash_attention_gets_what_it_can_read(make_model, texts, family, mode):
     model = make_model(family, context_attention=mode)
     context = torch.randn(6, 32)
     expected = model.second_stage_model(*texts, dataset_embeddings=context)
-    monkeypatch.setattr("cde_hf.modeling.context_attention._flash_attention_forward", varlen_flash_attention)
     model.second_stage_model.backbone.config._attn_implementation_internal = "flash_attention_2"
     embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
     torch.testing.assert_close(embeddings, expected, atol=1e-5, rtol=0)

@@ -10,8 +10,6 @@ Both happen in the attention function, which transformers looks up by name and t
 keyword arguments. So no backbone is patched. The functions registered here wrap those of transformers, one each.
 """
 
-import hashlib
-import re
 from functools import partial
 
 import torch
@@ -26,14 +24,13 @@ from transformers.masking_utils import (
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .attention_choice import CHOSEN_PREFIX, WISHED_PREFIX, choose_attention
 from .backbones import has_local_layers
 
 
 LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
 
 _WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-# The names are global in a process, but each checkpoint has its own copy of this code.
-_NAME_PREFIX = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}_"
 
 
 def context_attention_forward(
@@ -140,15 +137,15 @@ def merged_attention(
 
 def use_context_attention(backbone: PreTrainedModel) -> None:
     """
-    Switches a backbone to the context-aware form of the attention implementation that it has.
+    Switches a backbone to the context-aware form of the implementation that the user asked for, or that is best.
 
     Called before each run, since a user may have changed the implementation meanwhile. It is not undone after, since
     gradient checkpointing runs the attention again in the backward pass.
     """
+    choose_attention(backbone, shows_context=True)
     name = backbone.config._attn_implementation
-    if name.startswith(_NAME_PREFIX):
+    if name.startswith(WISHED_PREFIX):
         return
-    name = wrapped_attention_name(name)
     if name not in _WRAPPED_NAMES:
         raise ValueError(
             f"The second stage supports the attention implementations {', '.join(_WRAPPED_NAMES)}, got `{name}`. "
@@ -159,12 +156,7 @@ def use_context_attention(backbone: PreTrainedModel) -> None:
             f"`{name}` cannot show the context to the local layers of `{backbone.config.model_type}`. Use `sdpa` or "
             "`flex_attention` for the second stage."
         )
-    backbone.config._attn_implementation_internal = _NAME_PREFIX + name
-
-
-def wrapped_attention_name(name: str | None) -> str | None:
-    """Name of the implementation of transformers behind one of ours, or of another copy of this code."""
-    return re.sub(r"^cde_[0-9a-f]{8}_", "", name) if name is not None else None
+    backbone.config._attn_implementation_internal = WISHED_PREFIX + name
 
 
 def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
@@ -239,8 +231,12 @@ def _flash_attention(
     wrapped_name: str,
     scaling: float,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
+    deterministic: bool | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
+    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not take.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     # Not by `flash_attention_forward` of transformers, which looks the kernel up by the name in the configuration:
     # ours.
     output = _flash_attention_forward(
@@ -252,14 +248,17 @@ def _flash_attention(
         is_causal=False,
         dropout=dropout,
         softmax_scale=scaling,
+        sliding_window=sliding_window,
+        deterministic=deterministic,
         attn_implementation=wrapped_name,
     )
     return output, None
 
 
-for _name in _WRAPPED_NAMES:
-    AttentionInterface.register(_NAME_PREFIX + _name, partial(context_attention_forward, wrapped_name=_name))
-    AttentionMaskInterface.register(_NAME_PREFIX + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
+for _prefix in (WISHED_PREFIX, CHOSEN_PREFIX):
+    for _name in _WRAPPED_NAMES:
+        AttentionInterface.register(_prefix + _name, partial(context_attention_forward, wrapped_name=_name))
+        AttentionMaskInterface.register(_prefix + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
 
 
 __all__ = [
@@ -268,5 +267,4 @@ __all__ = [
     "joint_masks",
     "text_masks",
     "use_context_attention",
-    "wrapped_attention_name",
 ]

@@ -9,15 +9,10 @@ their own (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .backbones import (
-    added_to_inputs,
-    build_backbone,
-    first_position,
-    has_learned_positions,
-    mean_of_tokens,
-)
+from .attention_choice import build_stage_backbone
+from .backbones import added_to_inputs, first_position, has_learned_positions, mean_of_tokens
 from .configuration_cde import CDEConfig
-from .context_attention import block_masks, joint_masks, text_masks, use_context_attention, wrapped_attention_name
+from .context_attention import block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import fingerprint
 from .pooling import pooling_weights
@@ -29,10 +24,8 @@ class SecondStage(nn.Module):
     def __init__(self, config: CDEConfig):
         super().__init__()
         self.config = config
-        backbone_config = config.second_stage_config
-        backbone_config._attn_implementation = wrapped_attention_name(backbone_config._attn_implementation)
-        hidden_size = backbone_config.hidden_size
-        self.backbone = build_backbone(backbone_config)
+        hidden_size = config.second_stage_config.hidden_size
+        self.backbone = build_stage_backbone(config.second_stage_config)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
                 nn.Linear(hidden_size, hidden_size),
