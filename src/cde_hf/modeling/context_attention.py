@@ -26,6 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_choice import CHOSEN_PREFIX, WISHED_PREFIX, choose_attention
 from .backbones import has_local_layers
+from .merged_attention import is_merging_faster, merged_attention
 
 
 LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
@@ -70,8 +71,8 @@ def context_attention_forward(
         context_key, context_value = context_keys_values[module.layer_idx]
         # A block may come from another device, precision or autocast state than the texts that it serves.
         context_key, context_value = context_key.to(key), context_value.to(value)
-        is_inference = not module.training and not torch.is_grad_enabled()
-        if wrapped_name == "sdpa" and query.device.type == "cpu" and is_inference:
+        has_dropout = kwargs.get("dropout", 0.0) > 0  # of the probabilities, which merging never sees
+        if wrapped_name == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
         key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
@@ -81,58 +82,6 @@ def context_attention_forward(
     if wrapped_name.startswith("flash"):
         return _flash_attention(module, query, key, value, attention_mask, wrapped_name=wrapped_name, **kwargs)
     return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
-
-
-def merged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    context_key: Tensor,
-    context_value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-) -> Tensor:
-    """
-    Attention over a shared context and each text's own keys, without a copy of the context's keys for every text.
-
-    1. The queries of the whole batch, as one long text, attend to the context.
-    2. The queries of each text attend to its own keys.
-    3. Both results are mixed in the ratio of their sums of exponentials, whose logarithms the kernel returns.
-
-    The kernel has no gradient for the latter, so this serves inference on the CPU.
-
-    Args:
-        query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
-            Of the texts.
-        context_key, context_value (`torch.Tensor` of shape `(1, num_heads, num_block_tokens, head_dim)`):
-            Of the context block.
-        attention_mask (`torch.Tensor` of shape `(batch_size, 1, sequence_length, num_block_tokens + sequence_length)`,
-        *optional*):
-            `True` where a text may look. The context is always visible.
-        scaling (`float`, *optional*):
-            Factor of the scores.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, sequence_length, num_heads, head_dim)`: The outputs.
-    """
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    # Under autocast a backbone may rotate queries and keys in another precision than that of the values.
-    query, key, context_key = (tensor.to(value.dtype) for tensor in (query, key, context_key))
-    batch_size, num_heads, length, head_dim = query.shape
-    # Step (1)
-    all_queries = query.transpose(0, 1).reshape(1, num_heads, batch_size * length, head_dim)
-    context_output, context_logarithm = attend(all_queries, context_key, context_value, scale=scaling)
-    context_output = context_output.view(num_heads, batch_size, length, head_dim).transpose(0, 1)
-    context_logarithm = context_logarithm.view(num_heads, batch_size, length).transpose(0, 1)
-    # Step (2)
-    if attention_mask is not None:
-        own_mask = attention_mask[..., context_key.shape[2] :]
-        lowest = torch.finfo(query.dtype).min  # not minus infinity: a text without tokens would give NaN
-        attention_mask = torch.zeros_like(own_mask, dtype=query.dtype).masked_fill(~own_mask, lowest)
-    own_output, own_logarithm = attend(query, key, value, attn_mask=attention_mask, scale=scaling)
-    # Step (3)
-    context_share = torch.sigmoid(context_logarithm - own_logarithm).unsqueeze(-1).to(query.dtype)
-    return torch.lerp(own_output, context_output, context_share).transpose(1, 2).contiguous()
 
 
 def use_context_attention(backbone: PreTrainedModel) -> None:
