@@ -109,7 +109,7 @@ class _MergedAttention(torch.autograd.Function):
             context_key,
             context_value,
             _as_one_text(output),
-            _as_one_text(logarithm.unsqueeze(-1)).squeeze(-1),
+            _as_one_text(logarithm),
             **settings,
         )
         # Step (5)
@@ -133,7 +133,7 @@ def _attend_and_merge(
     # Step (1)
     context_output, context_logarithm = _attend(_as_one_text(query), context_key, context_value, scale=scaling)
     context_output = _as_texts(context_output, len(query))
-    context_logarithm = _as_texts(context_logarithm.unsqueeze(-1), len(query)).squeeze(-1)
+    context_logarithm = _as_texts(context_logarithm, len(query))
     # Step (2)
     own_output, own_logarithm = _attend(query, key, value, attn_mask=own_mask, scale=scaling)
     # Step (3)
@@ -142,13 +142,13 @@ def _attend_and_merge(
 
 
 def _as_one_text(tensor: Tensor) -> Tensor:
-    """From `(batch_size, num_heads, sequence_length, dim)` to `(1, num_heads, batch_size * sequence_length, dim)`."""
-    return tensor.transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    """From `(batch_size, num_heads, sequence_length, ...)` to `(1, num_heads, batch_size * sequence_length, ...)`."""
+    return tensor if len(tensor) == 1 else tensor.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
 def _as_texts(tensor: Tensor, batch_size: int) -> Tensor:
     """The way back from [`_as_one_text`]."""
-    return tensor.squeeze(0).unflatten(1, (batch_size, -1)).transpose(0, 1)
+    return tensor if batch_size == 1 else tensor.squeeze(0).unflatten(1, (batch_size, -1)).transpose(0, 1)
 
 
 __all__ = ["is_merging_faster", "merged_attention"]
