@@ -197,7 +197,7 @@ class SecondStage(nn.Module):
         """
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
-        reference = self.output_projection[0].weight
+        reference = self.backbone.get_input_embeddings().weight
         has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
         shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
         if num_documents == 0:
@@ -222,7 +222,7 @@ class SecondStage(nn.Module):
         """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
         config = self.config
         if config.num_soft_prompts > 0:
-            ones = torch.ones_like(self.output_projection[0].bias)
+            ones = self.backbone.get_input_embeddings().weight.new_ones(1, config.hidden_size)
             soft_prompt = self.soft_prompt_projection(ones).view(1, config.num_soft_prompts, config.hidden_size)
             context = torch.cat([context, soft_prompt.expand(len(context), -1, -1)], dim=1)
         return context - added_to_inputs(self.backbone)
