@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=128, help="number of texts (default: 128)")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32], help="texts at once")
     parser.add_argument("--max-words", type=int, nargs="+", default=[16, 128], help="words of the longest text")
-    add_timing_arguments(parser, rounds=5)
+    add_timing_arguments(parser, seconds=20)
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def main() -> None:
                         stage(batch["input_ids"], batch["attention_mask"], context_block=block) for batch in batches
                     ],
                 }
-                times = best_times(functions, args.rounds)
+                times = best_times(functions, args.seconds)
                 milliseconds = [f"{1000 * times[way] / len(texts):.1f}" for way in ("encode", "bare")]
                 write_row([name, max_words, batch_size, *milliseconds, f"{times['encode'] / times['bare']:.2f}x"])
 

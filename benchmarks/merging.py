@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16, 64], help="texts at once")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128], help="tokens of a text")
     parser.add_argument("--context-sizes", type=int, nargs="+", default=[64, 512], help="context documents")
-    add_timing_arguments(parser, rounds=10)
+    add_timing_arguments(parser, seconds=10)
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def main() -> None:
                     "copying": pass_both_ways(copied_attention, tensors, mask),
                     "merging": pass_both_ways(merged_attention, tensors, mask),
                 }
-                times = best_times(functions, args.rounds)
+                times = best_times(functions, args.seconds)
                 write_row(
                     [
                         batch_size,

@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--context-size", type=int, default=512, help="context documents (default: 512)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 128], help="tokens of a text")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="texts at once")
-    add_timing_arguments(parser, rounds=8)
+    add_timing_arguments(parser, seconds=20)
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -67,7 +67,7 @@ def main() -> None:
             cosines = {
                 form: torch.cosine_similarity(run().float(), expected).min().item() for form, run in functions.items()
             }
-            times = best_times(functions, args.rounds)
+            times = best_times(functions, args.seconds)
             for form in names:
                 write_row(
                     [

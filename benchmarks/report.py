@@ -1,8 +1,8 @@
 """
 Runs the benchmarks of encoding and writes their tables into a page, docs/benchmarks.md.
 
-A table stands on the page between the comments `<!-- table: name -->` and `<!-- end of table -->`; what is between them
-is replaced, the rest is left as it is.
+A table stands on the page between the comments `<!-- table: name -->` and `<!-- end of table -->`; what is between
+them is replaced, the rest is left as it is.
 """
 
 import argparse
@@ -21,17 +21,21 @@ PLOT = PAGE.with_name("time_per_text.svg")
 
 # For each table the script, the arguments of the small run and what the full run changes about them.
 TABLES = {
-    "attention": ("attention.py", "--batch-sizes 1 --rounds 15", "--rounds 50"),
-    "attention in batches": ("attention.py", "--batch-sizes 16 --lengths 16 64 --rounds 5", "--lengths 16 64 128 512"),
-    "attention of MiniLM": ("attention.py", "--model MiniLM --lengths 16 64 128 --rounds 25", "--rounds 100"),
+    "attention": ("attention.py", "--batch-sizes 1 --seconds 25", "--seconds 100"),
+    "attention in batches": (
+        "attention.py",
+        "--batch-sizes 16 --lengths 16 64 --seconds 40",
+        "--lengths 16 64 128 512 --seconds 200",
+    ),
+    "attention of MiniLM": ("attention.py", "--model MiniLM --lengths 16 64 128 --seconds 8", "--seconds 40"),
     "attention of MiniLM, small context": (
         "attention.py",
-        "--model MiniLM --context-size 64 --lengths 16 64 128 --rounds 25",
-        "--rounds 100",
+        "--model MiniLM --context-size 64 --lengths 16 64 128 --seconds 8",
+        "--seconds 40",
     ),
-    "merging": ("merging.py", "--rounds 5", "--rounds 20"),
-    "encode": ("encoding.py", "--models MiniLM --context-size 64 --rounds 5", "--models MiniLM NomicBERT"),
-    "forms": ("precision.py", "--lengths 16 128 --batch-sizes 1 --rounds 6", "--batch-sizes 1 16"),
+    "merging": ("merging.py", "--seconds 5", "--seconds 30"),
+    "encode": ("encoding.py", "--models MiniLM --seconds 15", "--models MiniLM NomicBERT --seconds 60"),
+    "forms": ("precision.py", "--batch-sizes 1 --seconds 15", "--batch-sizes 1 16 --seconds 60"),
 }
 
 
@@ -53,7 +57,7 @@ def put_table(page: str, name: str, table: str) -> str:
     pattern = f"{re.escape(start)}.*?<!-- end of table -->"
     if not re.search(pattern, page, re.DOTALL):
         raise ValueError(
-            f"The page has no place for the table `{name}`. Add the lines `{start.strip()}` and `<!-- end of table -->`."
+            f"The page has no place for the table `{name}`. Add `{start.strip()}` and `<!-- end of table -->` to it."
         )
     return re.sub(pattern, lambda _: f"{start}\n{table}\n<!-- end of table -->", page, flags=re.DOTALL)
 

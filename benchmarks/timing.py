@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 
-def add_timing_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
+def add_timing_arguments(parser: argparse.ArgumentParser, seconds: float) -> None:
     """The arguments that every benchmark of encoding has."""
-    parser.add_argument("--rounds", type=int, default=rounds, help="rounds, of which the best counts")
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"time for the rounds of one row (default: {seconds})"
+    )
     parser.add_argument(
         "--threads",
         type=int,
@@ -20,17 +22,19 @@ def add_timing_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
     )
 
 
-def best_times(functions: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
-    """Best seconds of each function over `num_rounds` rounds in which they take turns, after one to warm up."""
+def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Best seconds of each function over rounds in which they take turns, after one to warm up; two at the least."""
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions.values():
         function()
     times = dict.fromkeys(functions, float("inf"))
-    for _ in range(num_rounds):
+    end, num_rounds = time.perf_counter() + seconds, 0
+    while num_rounds < 2 or time.perf_counter() < end:
         for name, function in functions.items():
             start = clock()
             function()
             times[name] = min(times[name], clock() - start)
+        num_rounds += 1
     return times
 
 
