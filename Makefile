@@ -6,7 +6,7 @@ SOURCES := src tests benchmarks examples experiments
 # Nothing is downloaded but packages: what the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
-.PHONY: help install test test-slow style quality bench-attention bench-batching bench-training clean
+.PHONY: help install test test-slow style quality bench bench-full bench-batching bench-training clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,8 +33,11 @@ quality: install  ## Check format and lint
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-bench-attention: install  ## Time joint and prefix attention against the plain biencoder (10 minutes)
-	$(OFFLINE) $(BIN)/python benchmarks/attention.py
+bench: install  ## Time encoding and write the tables of docs/benchmarks.md (15 minutes)
+	$(OFFLINE) $(BIN)/python benchmarks/report.py
+
+bench-full: install  ## The same with more lengths, batches and rounds (more than an hour)
+	$(OFFLINE) $(BIN)/python benchmarks/report.py --full
 
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py

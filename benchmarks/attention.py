@@ -1,86 +1,96 @@
 """
 Time per text of joint attention, prefix attention and the plain biencoder, in one run.
 
-The three run in turn, several times; the best time of each counts. Read the ratios: the times belong to the machine.
+They run in turn, several times; the best time of each counts. Read the ratios: the times belong to the machine. The
+context block of prefix attention is computed once, outside of the times.
 """
 
 import argparse
-import sys
-import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from models import STAGES, build_models
+from timing import add_timing_arguments, best_times, write_header, write_row
 
-from cde_hf import CDEConfig, CDEModel
-
-
-def best_times(functions: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
-    """Best time of each function over `num_rounds` rounds in which they take turns."""
-    for function in functions.values():
-        function()
-    times = dict.fromkeys(functions, float("inf"))
-    for _ in range(num_rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            times[name] = min(times[name], time.perf_counter() - start)
-    return times
+from cde_hf import CDEModel, CorpusContext
 
 
-def build_models(num_layers: int, context_size: int) -> dict[str, CDEModel]:
-    """One model per mode, with the same random weights: NomicBERT at the paper's width."""
-    models = {}
-    for mode in ("joint", "prefix"):
-        stage = {"num_hidden_layers": num_layers}
-        config = CDEConfig(
-            first_stage_config={"num_hidden_layers": 1},
-            second_stage_config=stage,
-            context_size=context_size,
-            context_attention=mode,
-        )
-        models[mode] = CDEModel(config).eval()
-    models["prefix"].load_state_dict(models["joint"].state_dict())
-    return models
+def build_functions(
+    models: dict[str, CDEModel], context: CorpusContext, batch_size: int, length: int
+) -> dict[str, Callable[[], object]]:
+    """What is measured, as a user would call it."""
+    input_ids = torch.randint(1000, 30000, (batch_size, length))
+    mask = torch.ones_like(input_ids)
+    backbone = models["joint"].second_stage_model.backbone
+    return {
+        "prefix": lambda: models["prefix"].encode_texts(input_ids, mask, context=context),
+        "biencoder": lambda: backbone(input_ids, mask).last_hidden_state.mean(dim=1),
+        "joint": lambda: models["joint"].second_stage_model(input_ids, mask, context.embeddings),
+    }
+
+
+def measure(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """Seconds of each. Joint attention stands far off, so that fewer rounds do."""
+    joint = {"joint": functions["joint"]}
+    return {
+        **best_times({name: run for name, run in functions.items() if name not in joint}, seconds),
+        **best_times(joint, seconds / 4),
+    }
+
+
+def plot_times(times: dict[int, dict[str, float]], title: str, path: Path) -> None:
+    """Draws milliseconds per text over the length of the text."""
+    from matplotlib import pyplot as plt
+
+    lengths = sorted(times)
+    figure, axes = plt.subplots(figsize=(6, 4))
+    for name, marker in (("joint", "s"), ("prefix", "o"), ("biencoder", "^")):
+        axes.plot(lengths, [1000 * times[length][name] for length in lengths], marker=marker, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="tokens of the text", ylabel="milliseconds per text", title=title)
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    axes.minorticks_off()
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
 
 
 @torch.inference_mode()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=12, help="layers of the second stage (default: 12)")
+    parser.add_argument("--model", choices=list(STAGES), default="NomicBERT", help="size of the second stage")
+    parser.add_argument("--layers", type=int, help="layers of the second stage (default: the model's)")
     parser.add_argument("--context-size", type=int, default=512, help="context documents (default: 512)")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 512], help="tokens of a text")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 256, 512], help="tokens of a text")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="texts at once")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the best counts (default: 5)")
+    parser.add_argument("--plot", type=Path, help="file for a drawing of the first batch size's times (SVG or PNG)")
+    add_timing_arguments(parser, seconds=25)
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    models = build_models(args.layers, args.context_size)
-    context = torch.randn(args.context_size, models["joint"].config.context_embedding_size)
-    block = models["prefix"].second_stage_model.encode_block(context)
-    joint, prefix = models["joint"].second_stage_model, models["prefix"].second_stage_model
-    backbone = models["joint"].second_stage_model.backbone
-
-    write = sys.stdout.write
-    write(
-        f"NomicBERT, {args.layers} layers, {args.context_size} context documents, {torch.get_num_threads()} threads\n"
-    )
-    write("| batch | tokens | joint ms | prefix ms | biencoder ms | joint / prefix | prefix / biencoder |\n")
-    write("|---|---|---|---|---|---|---|\n")
+    torch.set_num_threads(args.threads)
+    models = build_models(args.model, args.context_size, args.layers)
+    vectors = torch.randn(args.context_size, models["joint"].config.context_embedding_size)
+    context = models["prefix"].add_context_block(CorpusContext(vectors))
+    write_header(["batch", "tokens", "joint ms", "prefix ms", "biencoder ms", "joint / prefix", "prefix / biencoder"])
     for batch_size in args.batch_sizes:
+        times = {}
         for length in args.lengths:
-            input_ids = torch.randint(1000, 30000, (batch_size, length))
-            mask = torch.ones_like(input_ids)
-            functions = {
-                "prefix": lambda ids=input_ids, mask=mask: prefix(ids, mask, context_block=block),
-                "biencoder": lambda ids=input_ids, mask=mask: backbone(ids, mask).last_hidden_state.mean(dim=1),
-                "joint": lambda ids=input_ids, mask=mask: joint(ids, mask, context),
-            }
-            times = {name: 1000 * t / batch_size for name, t in best_times(functions, args.rounds).items()}
-            write(
-                f"| {batch_size} | {length} | {times['joint']:.1f} | {times['prefix']:.1f} | {times['biencoder']:.1f} "
-                f"| {times['joint'] / times['prefix']:.1f}x | {times['prefix'] / times['biencoder']:.2f}x |\n"
+            seconds = measure(build_functions(models, context, batch_size, length), args.seconds)
+            times[length] = seconds = {name: value / batch_size for name, value in seconds.items()}
+            write_row(
+                [
+                    batch_size,
+                    length,
+                    *(f"{1000 * seconds[name]:.1f}" for name in ("joint", "prefix", "biencoder")),
+                    f"{seconds['joint'] / seconds['prefix']:.1f}x",
+                    f"{seconds['prefix'] / seconds['biencoder']:.2f}x",
+                ]
             )
-            sys.stdout.flush()
+        if args.plot is not None and batch_size == args.batch_sizes[0]:
+            title = f"{args.model}, {args.context_size} context documents, batch {batch_size}"
+            plot_times(times, title, args.plot)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ Both happen in the attention function, which transformers looks up by name and t
 keyword arguments. So no backbone is patched. The functions registered here wrap those of transformers, one each.
 """
 
-import hashlib
-import re
 from functools import partial
 
 import torch
@@ -26,14 +24,14 @@ from transformers.masking_utils import (
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .attention_choice import CHOSEN_PREFIX, WISHED_PREFIX, choose_attention
 from .backbones import has_local_layers
+from .merged_attention import is_merging_faster, merged_attention
 
 
 LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
 
 _WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-# The names are global in a process, but each checkpoint has its own copy of this code.
-_NAME_PREFIX = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}_"
 
 
 class RecordedBlock:
@@ -84,8 +82,8 @@ def context_attention_forward(
         context_key, context_value = context_keys_values[module.layer_idx]
         # A block may come from another device, precision or autocast state than the texts that it serves.
         context_key, context_value = context_key.to(key), context_value.to(value)
-        is_inference = not module.training and not torch.is_grad_enabled()
-        if wrapped_name == "sdpa" and query.device.type == "cpu" and is_inference:
+        has_dropout = kwargs.get("dropout", 0.0) > 0  # of the probabilities, which merging never sees
+        if wrapped_name == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
         key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
@@ -97,69 +95,17 @@ def context_attention_forward(
     return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
 
 
-def merged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    context_key: Tensor,
-    context_value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None,
-) -> Tensor:
-    """
-    Attention over a shared context and each text's own keys, without a copy of the context's keys for every text.
-
-    1. The queries of the whole batch, as one long text, attend to the context.
-    2. The queries of each text attend to its own keys.
-    3. Both results are mixed in the ratio of their sums of exponentials, whose logarithms the kernel returns.
-
-    The kernel has no gradient for the latter, so this serves inference on the CPU.
-
-    Args:
-        query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
-            Of the texts.
-        context_key, context_value (`torch.Tensor` of shape `(1, num_heads, num_block_tokens, head_dim)`):
-            Of the context block.
-        attention_mask (`torch.Tensor` of shape `(batch_size, 1, sequence_length, num_block_tokens + sequence_length)`,
-        *optional*):
-            `True` where a text may look. The context is always visible.
-        scaling (`float`, *optional*):
-            Factor of the scores.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, sequence_length, num_heads, head_dim)`: The outputs.
-    """
-    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    # Under autocast a backbone may rotate queries and keys in another precision than that of the values.
-    query, key, context_key = (tensor.to(value.dtype) for tensor in (query, key, context_key))
-    batch_size, num_heads, length, head_dim = query.shape
-    # Step (1)
-    all_queries = query.transpose(0, 1).reshape(1, num_heads, batch_size * length, head_dim)
-    context_output, context_logarithm = attend(all_queries, context_key, context_value, scale=scaling)
-    context_output = context_output.view(num_heads, batch_size, length, head_dim).transpose(0, 1)
-    context_logarithm = context_logarithm.view(num_heads, batch_size, length).transpose(0, 1)
-    # Step (2)
-    if attention_mask is not None:
-        own_mask = attention_mask[..., context_key.shape[2] :]
-        lowest = torch.finfo(query.dtype).min  # not minus infinity: a text without tokens would give NaN
-        attention_mask = torch.zeros_like(own_mask, dtype=query.dtype).masked_fill(~own_mask, lowest)
-    own_output, own_logarithm = attend(query, key, value, attn_mask=attention_mask, scale=scaling)
-    # Step (3)
-    context_share = torch.sigmoid(context_logarithm - own_logarithm).unsqueeze(-1).to(query.dtype)
-    return torch.lerp(own_output, context_output, context_share).transpose(1, 2).contiguous()
-
-
 def use_context_attention(backbone: PreTrainedModel) -> None:
     """
-    Switches a backbone to the context-aware form of the attention implementation that it has.
+    Switches a backbone to the context-aware form of the implementation that the user asked for, or that is best.
 
     Called before each run, since a user may have changed the implementation meanwhile. It is not undone after, since
     gradient checkpointing runs the attention again in the backward pass.
     """
+    choose_attention(backbone, shows_context=True)
     name = backbone.config._attn_implementation
-    if name.startswith(_NAME_PREFIX):
+    if name.startswith(WISHED_PREFIX):
         return
-    name = wrapped_attention_name(name)
     if name not in _WRAPPED_NAMES:
         raise ValueError(
             f"The second stage supports the attention implementations {', '.join(_WRAPPED_NAMES)}, got `{name}`. "
@@ -170,12 +116,7 @@ def use_context_attention(backbone: PreTrainedModel) -> None:
             f"`{name}` cannot show the context to the local layers of `{backbone.config.model_type}`. Use `sdpa` or "
             "`flex_attention` for the second stage."
         )
-    backbone.config._attn_implementation_internal = _NAME_PREFIX + name
-
-
-def wrapped_attention_name(name: str | None) -> str | None:
-    """Name of the implementation of transformers behind one of ours, or of another copy of this code."""
-    return re.sub(r"^cde_[0-9a-f]{8}_", "", name) if name is not None else None
+    backbone.config._attn_implementation_internal = WISHED_PREFIX + name
 
 
 def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
@@ -250,8 +191,12 @@ def _flash_attention(
     wrapped_name: str,
     scaling: float,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
+    deterministic: bool | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
+    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not take.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     # Not by `flash_attention_forward` of transformers, which looks the kernel up by the name in the configuration:
     # ours.
     output = _flash_attention_forward(
@@ -263,14 +208,17 @@ def _flash_attention(
         is_causal=False,
         dropout=dropout,
         softmax_scale=scaling,
+        sliding_window=sliding_window,
+        deterministic=deterministic,
         attn_implementation=wrapped_name,
     )
     return output, None
 
 
-for _name in _WRAPPED_NAMES:
-    AttentionInterface.register(_NAME_PREFIX + _name, partial(context_attention_forward, wrapped_name=_name))
-    AttentionMaskInterface.register(_NAME_PREFIX + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
+for _prefix in (WISHED_PREFIX, CHOSEN_PREFIX):
+    for _name in _WRAPPED_NAMES:
+        AttentionInterface.register(_prefix + _name, partial(context_attention_forward, wrapped_name=_name))
+        AttentionMaskInterface.register(_prefix + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
 
 
 __all__ = [
@@ -280,5 +228,4 @@ __all__ = [
     "joint_masks",
     "text_masks",
     "use_context_attention",
-    "wrapped_attention_name",
 ]

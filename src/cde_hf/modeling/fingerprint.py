@@ -34,6 +34,11 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def is_named(module: nn.Module, name: str | None) -> bool:
+    """Whether a fingerprint is that of a module. `None` is anyone's, and is not looked at further."""
+    return name is None or name == fingerprint(module)
+
+
 def tensor_hash(*tensors: Tensor | None) -> str:
     """A short name for the contents of tensors; `None` counts as a content of its own."""
     digest = hashlib.blake2b(digest_size=8)
@@ -47,9 +52,16 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _probe(module: nn.Module) -> tuple[float, ...]:
+    # Every text that is encoded pays for this, so it does without `module.parameters()`, which is slow.
+    values, modules = [], [module]
     with torch.no_grad():
-        values = [parameter.view(-1)[parameter.numel() // 2].float() for parameter in module.parameters()]
+        while modules:
+            submodule = modules.pop()
+            modules.extend(child for child in submodule._modules.values() if child is not None)
+            for parameter in submodule._parameters.values():
+                if parameter is not None:
+                    values.append(parameter.view(-1)[parameter.numel() // 2])
         return tuple(torch.stack(values).tolist())
 
 
-__all__ = ["fingerprint", "tensor_hash"]
+__all__ = ["fingerprint", "is_named", "tensor_hash"]

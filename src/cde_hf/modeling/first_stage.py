@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from .backbones import build_backbone, mean_of_tokens
+from .attention_choice import build_stage_backbone, choose_attention
+from .backbones import mean_of_tokens
 from .configuration_cde import CDEConfig
 
 
@@ -13,7 +14,7 @@ class FirstStage(nn.Module):
     def __init__(self, config: CDEConfig):
         super().__init__()
         hidden_size = config.first_stage_config.hidden_size
-        self.backbone = build_backbone(config.first_stage_config)
+        self.backbone = build_stage_backbone(config.first_stage_config)
         # The last layer also brings the vectors to the second stage's width.
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.context_embedding_size)
@@ -34,6 +35,7 @@ class FirstStage(nn.Module):
             by side.
         """
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        choose_attention(self.backbone, shows_context=False)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 

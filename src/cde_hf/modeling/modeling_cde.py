@@ -18,7 +18,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_cde import CDEConfig
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, is_named
 from .first_stage import FirstStage
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
@@ -324,9 +324,9 @@ class CDEModel(PreTrainedModel):
             )
 
     def _check_context(self, context: CorpusContext) -> None:
-        is_ours = context.second_stage_fingerprint in (None, fingerprint(self.second_stage_model))
+        is_ours = is_named(self.second_stage_model, context.second_stage_fingerprint)
         if self.first_stage_model is not None:
-            is_ours &= context.first_stage_fingerprint in (None, fingerprint(self.first_stage_model))
+            is_ours &= is_named(self.first_stage_model, context.first_stage_fingerprint)
         if not is_ours:
             raise ValueError(
                 "The context was made by another model, or by this one before its weights were changed. Encode the "

@@ -9,24 +9,12 @@ their own (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .backbones import (
-    added_to_inputs,
-    build_backbone,
-    first_position,
-    has_learned_positions,
-    mean_of_tokens,
-)
+from .attention_choice import build_stage_backbone
+from .backbones import added_to_inputs, first_position, has_learned_positions, mean_of_tokens
 from .configuration_cde import CDEConfig
-from .context_attention import (
-    RecordedBlock,
-    block_masks,
-    joint_masks,
-    text_masks,
-    use_context_attention,
-    wrapped_attention_name,
-)
+from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
-from .fingerprint import fingerprint
+from .fingerprint import is_named
 from .pooling import pooling_weights
 
 
@@ -36,10 +24,8 @@ class SecondStage(nn.Module):
     def __init__(self, config: CDEConfig):
         super().__init__()
         self.config = config
-        backbone_config = config.second_stage_config
-        backbone_config._attn_implementation = wrapped_attention_name(backbone_config._attn_implementation)
-        hidden_size = backbone_config.hidden_size
-        self.backbone = build_backbone(backbone_config)
+        hidden_size = config.second_stage_config.hidden_size
+        self.backbone = build_stage_backbone(config.second_stage_config)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
                 nn.Linear(hidden_size, hidden_size),
@@ -154,7 +140,11 @@ class SecondStage(nn.Module):
             position_ids=self._position_ids(0, block.device),
             recorded=recorded,
         )
-        keys_values = tuple(recorded.keys_values[index] for index in range(self.backbone.config.num_hidden_layers))
+        # In one piece per head, which is faster to read for every text to come.
+        keys_values = tuple(
+            (recorded.keys_values[index][0].contiguous(), recorded.keys_values[index][1].contiguous())
+            for index in range(self.backbone.config.num_hidden_layers)
+        )
         if block.requires_grad and not keys_values[-1][0].requires_grad:
             raise ValueError(
                 "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
@@ -207,7 +197,7 @@ class SecondStage(nn.Module):
         """
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
-        reference = self.output_projection[0].weight
+        reference = self.backbone.get_input_embeddings().weight
         has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
         shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
         if num_documents == 0:
@@ -232,7 +222,7 @@ class SecondStage(nn.Module):
         """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
         config = self.config
         if config.num_soft_prompts > 0:
-            ones = torch.ones_like(self.output_projection[0].bias)
+            ones = self.backbone.get_input_embeddings().weight.new_ones(1, config.hidden_size)
             soft_prompt = self.soft_prompt_projection(ones).view(1, config.num_soft_prompts, config.hidden_size)
             context = torch.cat([context, soft_prompt.expand(len(context), -1, -1)], dim=1)
         return context - added_to_inputs(self.backbone)
@@ -308,8 +298,7 @@ class SecondStage(nn.Module):
                 f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}: it is another "
                 "model's. Encode the context again."
             )
-        # A training step does not name its blocks, and has no time to look at all weights.
-        if block.model_fingerprint is not None and block.model_fingerprint != fingerprint(self):
+        if not is_named(self, block.model_fingerprint):
             raise ValueError(
                 "The context block was made by another model, or by this one before its weights were changed. Encode "
                 "the context again."

@@ -1,0 +1,31 @@
+"""The two sizes of model that the benchmarks run, with random weights."""
+
+from cde_hf import CDEConfig, CDEModel
+
+
+STAGES = {
+    "NomicBERT": {"model_type": "nomic_bert"},  # 12 layers of width 768, as in the paper
+    "MiniLM": {
+        "model_type": "bert",
+        "hidden_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+    },
+}
+
+
+def build_models(name: str, context_size: int, num_layers: int | None = None) -> dict[str, CDEModel]:
+    """One model per attention mode, with the same weights. The first stage has one layer, for it is not measured."""
+    stage = STAGES[name] | ({"num_hidden_layers": num_layers} if num_layers is not None else {})
+    models = {}
+    for mode in ("joint", "prefix"):
+        config = CDEConfig(
+            first_stage_config=stage | {"num_hidden_layers": 1},
+            second_stage_config=stage,
+            context_size=context_size,
+            context_attention=mode,
+        )
+        models[mode] = CDEModel(config).eval()
+    models["prefix"].load_state_dict(models["joint"].state_dict())
+    return models
