@@ -40,9 +40,13 @@ if TYPE_CHECKING:
     from .retrieval import (
         BM25,
         CDEEmbedder,
+        ContextualIndex,
+        Drift,
         Evaluation,
         FrequencyPoolingEmbedder,
+        SearchHit,
         SentenceTransformerEmbedder,
+        VectorOrigin,
         WhitenedEmbedder,
         choose_documents,
         classification_accuracy,
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
         evaluate,
         load_documents,
         make_model_meta,
+        vector_origin,
     )
 
 __version__ = "0.1.0.dev0"
@@ -65,7 +70,9 @@ __all__ = [
     "CDEOutput",
     "ClusteredBatchSampler",
     "ContextBlock",
+    "ContextualIndex",
     "CorpusContext",
+    "Drift",
     "Evaluation",
     "FalseNegativeFilter",
     "FrequencyPoolingEmbedder",
@@ -74,9 +81,11 @@ __all__ = [
     "PairSource",
     "Prompts",
     "RetrievalSet",
+    "SearchHit",
     "SentenceTransformerEmbedder",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
+    "VectorOrigin",
     "WhitenedEmbedder",
     "batch_statistics",
     "check_pairs",
@@ -103,6 +112,7 @@ __all__ = [
     "save_retrieval_set",
     "save_with_context",
     "sentence_transformers_batch_sampler",
+    "vector_origin",
     "write_inspection_page",
 ]
 

@@ -6,13 +6,16 @@ from .context_report import ContextEffect, ContextReport, context_report
 from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
 from .corpora import load_documents
+from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
+from .index import ContextualIndex, SearchHit
 from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
 from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
+from .vector_origin import VectorOrigin, vector_origin
 from .whitening import WhitenedEmbedder, Whitening, fit_whitening
 
 
@@ -23,14 +26,18 @@ __all__ = [
     "ContextEffect",
     "ContextReport",
     "ContextualEmbedder",
+    "ContextualIndex",
     "ContextualizedSentenceTransformer",
     "DrawScores",
+    "Drift",
     "Embedder",
     "Evaluation",
     "FrequencyPoolingEmbedder",
     "Ranker",
     "Ranking",
+    "SearchHit",
     "SentenceTransformerEmbedder",
+    "VectorOrigin",
     "WhitenedEmbedder",
     "Whitening",
     "choose_documents",
@@ -45,4 +52,5 @@ __all__ = [
     "load_documents",
     "make_model_meta",
     "search_vectors",
+    "vector_origin",
 ]
