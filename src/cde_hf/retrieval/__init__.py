@@ -5,7 +5,8 @@ from .context_choice import choose_documents
 from .context_report import ContextEffect, ContextReport, context_report
 from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
-from .corpora import load_documents
+from .corpora import load_corpus, load_documents
+from .corpus_encoding import EncodedCorpus, encode_corpus
 from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
@@ -31,6 +32,7 @@ __all__ = [
     "DrawScores",
     "Drift",
     "Embedder",
+    "EncodedCorpus",
     "Evaluation",
     "FrequencyPoolingEmbedder",
     "Ranker",
@@ -46,9 +48,11 @@ __all__ = [
     "compare_scores",
     "context_report",
     "contextualize",
+    "encode_corpus",
     "evaluate",
     "fit_whitening",
     "is_contextual",
+    "load_corpus",
     "load_documents",
     "make_model_meta",
     "search_vectors",

@@ -15,11 +15,12 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from .contextual_models import is_contextual
+from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .faiss_vectors import FaissVectors, IndexKind
 from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
 from .index_folder import read_folder, write_folder
-from .model_contexts import context_of, context_size, draw_context, load_context, with_context
+from .model_contexts import context_of, context_size, draw_context, load_context, with_context, without_context
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
@@ -169,6 +170,35 @@ class ContextualIndex:
         texts = checked_texts(texts, len(document_ids))
         _check_origin(model, own_origin, origin, vectors, texts)
         return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+
+    @classmethod
+    def from_encoded(
+        cls, model: SentenceTransformer, encoded: EncodedCorpus, *, kind: IndexKind = "auto"
+    ) -> "ContextualIndex":
+        """
+        Puts a corpus into an index that [`encode_corpus`] encoded.
+
+        Args:
+            model (`SentenceTransformer`):
+                The model that encoded it. Its own context does not matter: the encoded corpus has one.
+            encoded (`EncodedCorpus`):
+                The corpus with its vectors and their context.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                As in [`ContextualIndex.build`].
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        model = with_context(model, encoded.context)
+        shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
+        return cls.from_vectors(
+            model,
+            [name for names, _, _ in shards for name in names],
+            np.concatenate([vectors for _, _, vectors in shards]),
+            texts=[text for _, texts, _ in shards for text in texts],
+            origin=encoded.origin,
+            kind=kind,
+        )
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -400,6 +430,15 @@ class ContextualIndex:
                 "the model, or build the index again."
             )
         return index
+
+    @staticmethod
+    def read_model_name(folder: str | os.PathLike) -> str | None:
+        """Name or path of the model that the index in a folder was made with, if it is known."""
+        return read_folder(Path(folder), format_version=FORMAT_VERSION)[0]["model_name"]
+
+    def model_without_context(self) -> SentenceTransformer:
+        """The model of the index without any context, to compare with."""
+        return without_context(self.model)
 
     @property
     def _is_cosine(self) -> bool:

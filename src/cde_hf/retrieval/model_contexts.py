@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
 from .contextual_models import is_contextual
+from .contextualize import contextualize
 
 
 _FREQUENCY_KIND = "cde_frequency_context"
@@ -97,7 +98,8 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
         model (`SentenceTransformer`):
             The model. It stays as it is.
         context (`CorpusContext`, `FrequencyContext` or `None`):
-            A context of this kind of model; `None` for a plain one.
+            A context of this kind of model; `None` for a plain one. A plain one that pools by the mean can also be
+            given a `FrequencyContext`.
 
     Returns:
         `SentenceTransformer`: The model with that context.
@@ -106,7 +108,9 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
         module = copy.copy(model[0])  # shallow: the weights are shared, the context is not
         module.set_context(context)
         return _with_module(model, next(iter(model._modules)), module)
-    if _frequency_pooling(model) is not None and isinstance(context, FrequencyContext):
+    if isinstance(context, FrequencyContext) and not is_contextual(model):
+        if _frequency_pooling(model) is None:
+            model = contextualize(model, None)  # any mean-pooling model can read it
         name, pooling = _new_pooling(model, context)
         twin = _with_module(model, name, pooling)
         pooling.document_counts = context.document_counts.to(model.device)
@@ -118,6 +122,15 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
         f"A model of the modules {kinds} got a context of the type `{type(context).__name__}`, which it does not "
         "read. Give the model that the context was made with."
     )
+
+
+def without_context(model: SentenceTransformer) -> SentenceTransformer:
+    """The model as it is without any context: a CDE checkpoint as a plain biencoder, or with the plain mean."""
+    if is_contextual(model):
+        return with_context(model, CorpusContext.null())
+    if _frequency_pooling(model) is None:
+        return model
+    return _with_module(model, *_new_pooling(model))
 
 
 def context_size(context: ModelContext) -> int:
@@ -176,4 +189,5 @@ __all__ = [
     "draw_context",
     "load_context",
     "with_context",
+    "without_context",
 ]
