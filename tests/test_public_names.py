@@ -28,6 +28,7 @@ PUBLIC_NAMES = [
     "KMeansSettings",
     "PairSource",
     "Prompts",
+    "QdrantIndex",
     "RetrievalSet",
     "SearchHit",
     "SentenceTransformerEmbedder",

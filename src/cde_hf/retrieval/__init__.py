@@ -13,6 +13,7 @@ from .evaluation_result import Evaluation
 from .index import ContextualIndex, SearchHit
 from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
+from .qdrant import QdrantIndex
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
 from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
@@ -35,6 +36,7 @@ __all__ = [
     "EncodedCorpus",
     "Evaluation",
     "FrequencyPoolingEmbedder",
+    "QdrantIndex",
     "Ranker",
     "Ranking",
     "SearchHit",
