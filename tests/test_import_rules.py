@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "batching": {"data"},
     "retrieval": {"modeling", "data"},
     "hub": {"modeling", "data"},
+    "onnx_export": {"modeling", "hub"},
     "trainer": {"modeling", "data", "batching", "retrieval"},
 }
 

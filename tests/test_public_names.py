@@ -48,6 +48,7 @@ PUBLIC_NAMES = [
     "docstring_split",
     "encode_corpus",
     "evaluate",
+    "export_onnx",
     "find_communities",
     "format_statistics",
     "load_corpus",

@@ -34,6 +34,7 @@ from .data import (
 )
 from .hub import save_checkpoint, save_with_context
 from .modeling import CDEConfig, CDEModel, CDEOutput, ContextBlock, CorpusContext, sample_documents
+from .onnx_export import export_onnx
 
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ __all__ = [
     "docstring_split",
     "encode_corpus",
     "evaluate",
+    "export_onnx",
     "find_communities",
     "format_statistics",
     "load_corpus",
