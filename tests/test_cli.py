@@ -32,7 +32,8 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["convert", "prepare", "inspect", "evaluate", "contextualize", "encode", "index", "search"]
+    "command",
+    ["convert", "prepare", "inspect", "evaluate", "contextualize", "encode", "index", "search", "export-onnx", "push"],
 )
 def test_help_teaches_by_example(command, capsys):
     with pytest.raises(SystemExit):

@@ -18,6 +18,8 @@ MAY_IMPORT = {
     "retrieval": {"modeling", "data"},
     "hub": {"modeling", "data"},
     "onnx_export": {"modeling", "hub"},
+    "model_card": {"retrieval"},
+    "publishing": {"model_card"},
     "trainer": {"modeling", "data", "batching", "retrieval"},
 }
 

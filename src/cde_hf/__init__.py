@@ -38,6 +38,8 @@ from .onnx_export import export_onnx
 
 
 if TYPE_CHECKING:
+    from .model_card import CardFacts, make_model_card
+    from .publishing import push_to_hub
     from .retrieval import (
         BM25,
         CDEEmbedder,
@@ -73,6 +75,7 @@ __all__ = [
     "CDEEmbedder",
     "CDEModel",
     "CDEOutput",
+    "CardFacts",
     "ClusteredBatchSampler",
     "ContextBlock",
     "ContextualIndex",
@@ -114,8 +117,10 @@ __all__ = [
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "make_model_card",
     "make_model_meta",
     "prepare_batch_plan",
+    "push_to_hub",
     "retrieval_set_from_pairs",
     "sample_documents",
     "save_checkpoint",
@@ -127,8 +132,11 @@ __all__ = [
 ]
 
 
+# Where to find the names that are imported when they are asked for: sentence-transformers alone takes seconds.
+_LATE_NAMES = {"CardFacts": "model_card", "make_model_card": "model_card", "push_to_hub": "publishing"}
+
+
 def __getattr__(name: str) -> Any:
-    # What retrieval offers is imported when it is asked for: sentence-transformers alone takes seconds.
     if name in __all__:
-        return getattr(import_module(f"{__name__}.retrieval"), name)
+        return getattr(import_module(f"{__name__}.{_LATE_NAMES.get(name, 'retrieval')}"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -24,6 +24,7 @@ from . import (
     write_inspection_page,
 )
 from .cli_common import MODEL_HELP, add_trust_argument, load_model, model_path, say
+from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
 
 
@@ -267,7 +268,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true", help="tell more on the way")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add_ours = (_add_convert, _add_prepare, _add_inspect, _add_evaluate, _add_contextualize)
-    for add_command in (*add_ours, add_encode, add_index, add_search):
+    for add_command in (*add_ours, add_encode, add_index, add_search, add_export_onnx, add_push):
         add_command(commands)
     return parser
 
