@@ -1,5 +1,6 @@
 """Every example runs, with tiny arguments."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,3 +43,29 @@ def test_sentence_transformers_batches(tmp_path):
     output = run("sentence_transformers_batches.py", *arguments, "--libraries", "joblib", "requests", folder=tmp_path)
     assert "train_loss" in output
     assert SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("text").shape == (384,)
+
+
+def test_bertopic_topics(tmp_path):
+    pytest.importorskip("bertopic")
+    options = ["--libraries", "joblib", "--documents", "60", "--topics", "3"]
+    output = run("bertopic_topics.py", *options, folder=tmp_path)
+    counts = [int(line.split()[1]) for line in output.splitlines()[-3:]]
+    assert sum(counts) == 60
+
+
+def test_retrieval_evaluator(tmp_path):
+    output = run("retrieval_evaluator.py", "--library", "joblib", folder=tmp_path)
+    scores = [float(line.split()[-1]) for line in output.splitlines()[-2:]]
+    assert all(20 < score < 100 for score in scores) and scores[0] != scores[1]
+
+
+def test_hard_negatives(tmp_path):
+    output = run("hard_negatives.py", "--library", "joblib", "--pairs", "60", folder=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "pairs_with_negatives.jsonl").read_text().splitlines()]
+    assert f"{len(rows)} of 60 pairs" in output and len(rows) > 10
+    assert all(len(row["negatives"]) == 2 and row["document"] not in row["negatives"] for row in rows)
+
+
+@pytest.mark.parametrize("name", ["bertopic_topics.py", "retrieval_evaluator.py", "hard_negatives.py"])
+def test_a_pipeline_fits_on_one_screen(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60
