@@ -206,15 +206,16 @@ class Hub(BaseHTTPRequestHandler):
             objects = [{**row, "actions": {"upload": action}} for row, action in zip(rows, upload, strict=True)]
             return self.answer({"transfer": "basic", "objects": objects}, Content_Type="application/vnd.git-lfs+json")
         if "/commit/" in self.path:
-            repository = self.repositories["/".join(self.path.split("/")[3:5])]
+            name = "/".join(self.path.split("/")[3:5])
+            repository = self.repositories[name]
             for line in body.decode().splitlines():
                 row = json.loads(line)
                 if row["key"] == "file":
                     repository[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
                 elif row["key"] == "lfsFile":
                     repository[row["value"]["path"]] = self.objects[row["value"]["oid"]]
-            facts = {"commitUrl": f"{self.address}/commit/{'0' * 40}", "commitOid": "0" * 40, "success": True}
-            return self.answer(facts)
+            url = f"{self.address}/{name}/commit/{'0' * 40}"
+            return self.answer({"commitUrl": url, "commitOid": "0" * 40, "success": True})
         return self.answer({"error": self.path}, 404)
 
     def do_PUT(self):

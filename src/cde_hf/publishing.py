@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, HTTPError  # the latter of whichever HTTP library it uses
 from transformers.utils import logging
 
 from .model_card import CardFacts, make_model_card
@@ -132,7 +131,7 @@ def _upload(folder: Path, repo_id: str, *, private: bool, token: str | None) -> 
         raise OSError(
             f"`{repo_id}` was not published: the Hub answered {status} ({message}). {_ADVICE.get(status, fallback)}"
         ) from None
-    except (httpx.HTTPError, ConnectionError) as error:
+    except (HTTPError, ConnectionError) as error:
         message = _without_token(f"{type(error).__name__}: {error}", token)
         raise OSError(
             f"`{repo_id}` was not published: the connection failed ({message}). Check the network and push again; a "
