@@ -33,6 +33,7 @@ class FaissVectors:
     def __init__(self, faiss_index: faiss.Index):
         self.faiss_index = faiss_index
         self.is_live = np.ones(faiss_index.ntotal, dtype=bool)  # (num_rows,)
+        self._num_removed = 0
 
     @classmethod
     def build(cls, vectors: np.ndarray, *, kind: IndexKind = "auto") -> "FaissVectors":
@@ -56,7 +57,7 @@ class FaissVectors:
 
     def __len__(self) -> int:
         """Number of rows, without those that were taken out."""
-        return int(self.is_live.sum())
+        return len(self.is_live) - self._num_removed
 
     @property
     def dim(self) -> int:
@@ -67,7 +68,7 @@ class FaissVectors:
     def vectors(self) -> np.ndarray:
         """The rows that are there, of shape `(num_rows, dim)`, in their order."""
         vectors = self.faiss_index.reconstruct_n(0, self.faiss_index.ntotal)
-        return vectors if self.is_live.all() else vectors[self.is_live]
+        return vectors if self._num_removed == 0 else vectors[self.is_live]
 
     def add(self, vectors: np.ndarray) -> None:
         """Adds rows at the end."""
@@ -77,14 +78,15 @@ class FaissVectors:
     def remove(self, rows: np.ndarray) -> None:
         """Takes rows out of all searches to come."""
         self.is_live[rows] = False
+        self._num_removed = len(self.is_live) - int(self.is_live.sum())
 
     def compact(self) -> None:
         """Gives up the room of the rows that were taken out. Those that are left are numbered anew."""
-        if self.is_live.all():
+        if self._num_removed == 0:
             return
         vectors = self.vectors
         self.faiss_index.reset()
-        self.is_live = np.zeros(0, dtype=bool)
+        self.is_live, self._num_removed = np.zeros(0, dtype=bool), 0
         self.add(vectors)
 
     def search(self, query_vectors: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +97,7 @@ class FaissVectors:
             `tuple` of arrays of shape `(num_queries, depth)`: Scores and row numbers, best first; -1 where no more
             rows were found.
         """
-        if self.is_live.all():
+        if self._num_removed == 0:
             return self.faiss_index.search(query_vectors, depth)
         # Bits, eight to a byte, the first row in the lowest one. FAISS reads the array, which must outlive the search.
         bits = np.packbits(self.is_live, bitorder="little")

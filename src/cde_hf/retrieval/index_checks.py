@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+import faiss
 import numpy as np
-import torch
 
 
 def ids_and_texts(documents: Mapping[str, str] | Sequence[str]) -> tuple[list[str], list[str | None]]:
@@ -21,8 +21,8 @@ def ids_and_texts(documents: Mapping[str, str] | Sequence[str]) -> tuple[list[st
 def checked_ids(document_ids: Sequence[str]) -> list[str]:
     """Ids as a list of strings, each there once."""
     document_ids = list(document_ids)
-    other = next((document_id for document_id in document_ids if not isinstance(document_id, str)), None)
-    if other is not None:
+    if set(map(type, document_ids)) - {str}:
+        other = next(document_id for document_id in document_ids if type(document_id) is not str)
         raise TypeError(f"Ids must be strings, got the `{type(other).__name__}` {other!r}. Use `str(document_id)`.")
     if len(set(document_ids)) < len(document_ids):
         seen: set[str] = set()
@@ -54,15 +54,16 @@ def checked_vectors(vectors: np.ndarray, num_rows: int, *, is_cosine: bool, dim:
             f"The vectors have the shape {vectors.shape}, expected ({num_rows}, {dim or 'dim'}). Give one row of the "
             "model's width for each document or query."
         )
-    lengths = torch.linalg.vector_norm(torch.from_numpy(vectors), dim=1)  # NaN and infinity show in it
-    num_bad = len(vectors) - int(lengths.isfinite().sum())
+    lengths = np.empty(len(vectors), dtype=np.float32)  # in which NaN and infinity show
+    faiss.fvec_norms_L2(faiss.swig_ptr(lengths), faiss.swig_ptr(vectors), vectors.shape[1], len(vectors))
+    num_bad = len(vectors) - int(np.isfinite(lengths).sum())
     if num_bad:
         raise ValueError(
             f"{num_bad} of {len(vectors)} vectors are not finite (NaN or infinite). Look for a diverged model or a "
             "too narrow floating point type."
         )
-    if is_cosine and ((lengths - 1).abs() > 1e-3).any():
-        vectors = vectors / lengths.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1).numpy()
+    if is_cosine and (np.abs(lengths - 1) > 1e-3).any():
+        vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)[:, np.newaxis]
     return vectors
 
 
