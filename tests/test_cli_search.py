@@ -66,6 +66,9 @@ def test_encode_writes_parquet_and_index_reads_it(corpus_file, tmp_path, capsys)
     main(["search", str(tmp_path / "index"), "Who barks?", "--depth", "1"])
     assert "dog" in capsys.readouterr().out
     assert vectors.exists()
+    with pytest.raises(SystemExit):
+        main(["search", str(tmp_path / "index"), "Who barks?", "--side-by-side"])
+    assert "made without a context, so both sides would be the same" in capsys.readouterr().err
 
 
 def test_a_contextual_checkpoint_is_indexed_and_found_again_by_its_path(corpus_file, tmp_path, capsys):

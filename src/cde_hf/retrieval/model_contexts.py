@@ -18,12 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
 from .contextual_models import is_contextual
 from .contextualize import contextualize
 
+
+logger = logging.get_logger(__name__)
 
 _FREQUENCY_KIND = "cde_frequency_context"
 
@@ -124,6 +127,16 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
     )
 
 
+def with_own_context(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> SentenceTransformer:
+    """A copy of the model with the context that it has, or else, if it is contextual, one drawn from the texts."""
+    context = context_of(model)
+    if context is None:
+        context = draw_context(model, texts, seed=seed)
+        if context is not None:
+            logger.info(f"Drew a context of {context_size(context)} documents from the corpus.")
+    return with_context(model, context)
+
+
 def without_context(model: SentenceTransformer) -> SentenceTransformer:
     """The model as it is without any context: a CDE checkpoint as a plain biencoder, or with the plain mean."""
     if is_contextual(model):
@@ -189,5 +202,6 @@ __all__ = [
     "draw_context",
     "load_context",
     "with_context",
+    "with_own_context",
     "without_context",
 ]
