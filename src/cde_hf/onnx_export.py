@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .hub import updating_checkpoint
 from .modeling.corpus_context import ContextBlock
 
 
@@ -49,7 +48,7 @@ def export_onnx(
         model (`SentenceTransformer`):
             A CDE checkpoint after `model[0].set_context(documents)`, or saved with its context.
         folder (`str` or `os.PathLike`):
-            Folder to write.
+            Folder to make. It must not exist.
         context_as_input (`bool`, *optional*, defaults to `False`):
             Whether the context is an input of the graph, so that it can be changed, and not a part of it: in prefix
             attention the keys and values of the context block, in joint attention the first-stage vectors.
@@ -71,7 +70,13 @@ def export_onnx(
     config = module.model.config
     if config.pooling != "context_frequency":
         arrays.pop("token_frequencies", None)
-    with updating_checkpoint(Path(folder), marker="modules.json") as new_folder:
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"`{folder}` exists. Remove it or give another folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        new_folder = Path(temporary) / "new"
+        new_folder.mkdir()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         _export(_plain_copy(module.model.second_stage_model), tensors, new_folder / "model.onnx", context_as_input)
         if quantize:
@@ -92,6 +97,7 @@ def export_onnx(
             "similarity_fn_name": model.similarity_fn_name,
         }
         (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        os.replace(new_folder, folder)
 
 
 class _TensorsIn(nn.Module):
