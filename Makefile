@@ -6,7 +6,7 @@ SOURCES := src tests benchmarks examples experiments
 # Nothing is downloaded but packages: what the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
-.PHONY: help install test test-slow style quality bench bench-full bench-batching bench-training clean
+.PHONY: help install test test-slow style quality bench bench-full bench-batching bench-training bench-index clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ bench-batching: install  ## Time clustering, packing, filter and sampler on up t
 
 bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (5 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/training.py
+
+bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index.py
 
 clean:  ## Remove the virtual environment and what tools left behind
 	rm -rf $(VENV) build .pytest_cache .ruff_cache

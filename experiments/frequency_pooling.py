@@ -7,7 +7,7 @@ Context-frequency pooling on a frozen model: which settings to take, what they a
 3. Table 2 shows the chosen ones on the evaluation sets, table 3 the neighbouring ways on both.
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
-of BEIR). The scores of each set are kept in a folder beside the output, so that an interrupted run goes on where it was.
+of BEIR). The scores of each set are kept in a folder beside the output; an interrupted run goes on where it was.
 """
 
 import argparse

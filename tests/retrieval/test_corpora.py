@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from cde_hf.data import RetrievalSet, save_retrieval_set
-from cde_hf.retrieval.corpora import load_documents
+from cde_hf.retrieval.corpora import load_corpus, load_documents
 
 
 def test_a_text_file_has_a_document_a_line(tmp_path):
@@ -40,3 +40,20 @@ def test_a_missing_file_and_other_bytes_are_named(tmp_path):
     path.write_bytes("caf\xe9\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"latin.txt"):
         load_documents(path)
+
+
+def test_a_corpus_has_the_ids_of_the_file_or_numbers(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(
+        '{"_id": "a", "title": "Cats", "text": "sleep."}\n{"id": 7, "text": "Dogs bark."}\n{"text": "x"}\n'
+    )
+    assert load_corpus(path) == {"a": "Cats sleep.", "7": "Dogs bark.", "2": "x"}
+    (tmp_path / "corpus.txt").write_text("One.\n\nTwo.\n")
+    assert load_corpus(tmp_path / "corpus.txt") == {"0": "One.", "1": "Two."}
+
+
+def test_two_documents_with_one_id_are_named(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "text": "One."}\n{"_id": "a", "text": "Two."}\n')
+    with pytest.raises(ValueError, match="Two documents of .* have the id `a`. Give each document an id of its own"):
+        load_corpus(path)

@@ -5,14 +5,19 @@ from .context_choice import choose_documents
 from .context_report import ContextEffect, ContextReport, context_report
 from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
-from .corpora import load_documents
+from .corpora import load_corpus, load_documents
+from .corpus_encoding import EncodedCorpus, encode_corpus
+from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
+from .index import ContextualIndex, SearchHit
 from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
+from .qdrant import QdrantIndex
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
 from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
+from .vector_origin import VectorOrigin, vector_origin
 from .whitening import WhitenedEmbedder, Whitening, fit_whitening
 
 
@@ -23,14 +28,20 @@ __all__ = [
     "ContextEffect",
     "ContextReport",
     "ContextualEmbedder",
+    "ContextualIndex",
     "ContextualizedSentenceTransformer",
     "DrawScores",
+    "Drift",
     "Embedder",
+    "EncodedCorpus",
     "Evaluation",
     "FrequencyPoolingEmbedder",
+    "QdrantIndex",
     "Ranker",
     "Ranking",
+    "SearchHit",
     "SentenceTransformerEmbedder",
+    "VectorOrigin",
     "WhitenedEmbedder",
     "Whitening",
     "choose_documents",
@@ -39,10 +50,13 @@ __all__ = [
     "compare_scores",
     "context_report",
     "contextualize",
+    "encode_corpus",
     "evaluate",
     "fit_whitening",
     "is_contextual",
+    "load_corpus",
     "load_documents",
     "make_model_meta",
     "search_vectors",
+    "vector_origin",
 ]

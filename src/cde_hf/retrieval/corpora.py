@@ -1,6 +1,7 @@
 """Reads the documents of a corpus from a file or folder."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..data import load_retrieval_set
@@ -19,12 +20,41 @@ def load_documents(path: str | os.PathLike) -> list[str]:
     Returns:
         `list[str]`: The documents; empty lines are passed over, title and text are joined by a space.
     """
-    path = Path(path)
+    return [text for _, text in _named_documents(Path(path))]
+
+
+def load_corpus(path: str | os.PathLike) -> dict[str, str]:
+    """
+    Reads a corpus with the ids of its documents.
+
+    Args:
+        path (`str` or `os.PathLike`):
+            As for [`load_documents`].
+
+    Returns:
+        `dict[str, str]`: The documents by their ids: `_id` or `id` of a `.jsonl` file or retrieval set, else the
+        number of the document, from `"0"`.
+    """
+    corpus: dict[str, str] = {}
+    for number, (name, text) in enumerate(_named_documents(Path(path))):
+        identifier = str(number) if name is None else name
+        if identifier in corpus:
+            raise ValueError(
+                f"Two documents of `{path}` have the id `{identifier}`. Give each document an id of its own."
+            )
+        corpus[identifier] = text
+    return corpus
+
+
+def _named_documents(path: Path) -> Iterator[tuple[str | None, str]]:
     if path.is_dir():
-        return list(load_retrieval_set(path).corpus.values())
-    if ".jsonl" in path.suffixes:
-        return [_document(path, number, fields) for number, fields in read_json_lines(path)]
-    return [line.strip() for _, line in read_lines(path) if line.strip()]
+        yield from load_retrieval_set(path).corpus.items()
+    elif ".jsonl" in path.suffixes:
+        for number, fields in read_json_lines(path):
+            name = fields.get("_id", fields.get("id"))
+            yield None if name is None else str(name), _document(path, number, fields)
+    else:
+        yield from ((None, line.strip()) for _, line in read_lines(path) if line.strip())
 
 
 def _document(path: Path, number: int, fields: dict) -> str:
@@ -37,4 +67,4 @@ def _document(path: Path, number: int, fields: dict) -> str:
     return f"{fields.get('title') or ''} {text}".strip()
 
 
-__all__ = ["load_documents"]
+__all__ = ["load_corpus", "load_documents"]

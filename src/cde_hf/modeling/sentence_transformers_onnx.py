@@ -1,0 +1,186 @@
+"""
+A contextual model in ONNX inside of sentence-transformers: `encode` without PyTorch weights.
+
+The context is part of the graph, or an input of it that this module keeps: in prefix attention the keys and values of
+the context block, in joint attention the first-stage vectors.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+
+ONNX_FILE = "model.onnx"
+CONTEXT_FILE = "onnx_context.safetensors"
+
+
+class CDEOnnxTransformer(InputModule):
+    """
+    Module of sentence-transformers around a second stage that was exported to ONNX.
+
+    Args:
+        model_file (`str` or `os.PathLike`):
+            The ONNX file.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Its tokenizer.
+        max_seq_length (`int`):
+            Number of tokens to read of a text.
+        embedding_dimension (`int`):
+            Width of the embeddings.
+        context (`dict[str, np.ndarray]`, *optional*):
+            The context, if it is an input of the graph: see [`context_inputs`].
+    """
+
+    config_file_name = "sentence_transformers_onnx_config.json"
+    config_keys = ["max_seq_length", "embedding_dimension"]
+    save_in_root = True
+
+    def __init__(
+        self,
+        model_file: str | os.PathLike,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_seq_length: int,
+        embedding_dimension: int,
+        context: dict[str, np.ndarray] | None = None,
+    ):
+        super().__init__()
+        self.model_file = Path(model_file)
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self.embedding_dimension = embedding_dimension
+        self.session = _open_session(self.model_file)
+        self._context_names = {each.name for each in self.session.get_inputs()} - {"input_ids", "attention_mask"}
+        self.context: dict[str, np.ndarray] = {}
+        if context is not None:
+            self.set_context(context)
+
+    def set_context(self, context: Any) -> None:
+        """
+        Shows the model another corpus, if the context is an input of the graph.
+
+        Args:
+            context (`CorpusContext` or `dict[str, np.ndarray]`):
+                A context that the PyTorch model made, or its arrays.
+        """
+        if not self._context_names:
+            raise ValueError(
+                "The context is part of this ONNX graph and cannot be changed. Export the model with "
+                "`context_as_input=True`."
+            )
+        arrays = context if isinstance(context, dict) else context_inputs(context)
+        arrays = {name: array for name, array in arrays.items() if name in self._context_names}
+        if arrays.keys() != self._context_names:
+            raise ValueError(
+                f"The graph reads the context from {sorted(self._context_names)}, got {sorted(arrays)}. Give a "
+                "context of the model that was exported."
+            )
+        for each in self.session.get_inputs():
+            if each.name in arrays and list(arrays[each.name].shape) != each.shape:
+                raise ValueError(
+                    f"`{each.name}` must have the shape {tuple(each.shape)}, got {arrays[each.name].shape}. Give a "
+                    "full context of the model that was exported."
+                )
+        self.context = arrays
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+        """Tokenizes texts. Called by `SentenceTransformer`."""
+        texts = [(prompt or "") + text.strip() for text in inputs]
+        features = self.tokenizer(
+            texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
+        )
+        return {name: features[name] for name in ("input_ids", "attention_mask")}
+
+    def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
+        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features."""
+        if self._context_names and not self.context:
+            raise ValueError(
+                "The context is an input of this ONNX graph, but none is set. Call `model[0].set_context(context)` "
+                "with a context that the PyTorch model made."
+            )
+        inputs = {name: features[name].cpu().numpy() for name in ("input_ids", "attention_mask")}
+        embeddings = self.session.run(["sentence_embedding"], {**inputs, **self.context})[0]
+        features["sentence_embedding"] = torch.from_numpy(embeddings).to(features["input_ids"].device)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """Width of the embeddings."""
+        return self.embedding_dimension
+
+    def save(self, output_path: str, *args, **kwargs) -> None:
+        """Writes graph, tokenizer, settings, context and the code that reads them."""
+        folder = Path(output_path)
+        if self.model_file.resolve() != (folder / ONNX_FILE).resolve():
+            shutil.copyfile(self.model_file, folder / ONNX_FILE)
+        self.tokenizer.save_pretrained(output_path)
+        self.save_config(output_path)
+        if self.context:
+            save_file(self.context, folder / CONTEXT_FILE)
+        shutil.copyfile(__file__, folder / Path(__file__).name)
+
+    @classmethod
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDEOnnxTransformer":
+        """Reads what [`CDEOnnxTransformer.save`] wrote. Called by `SentenceTransformer`."""
+        names = ("token", "cache_folder", "revision", "local_files_only")
+        hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
+        model_file = cls.load_file_path(model_name_or_path, ONNX_FILE, subfolder=subfolder, **hub_kwargs)
+        if model_file is None:
+            raise FileNotFoundError(f"`{model_name_or_path}` has no file `{ONNX_FILE}`. Export the model again.")
+        context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
+        renamed = {"cache_dir" if name == "cache_folder" else name: value for name, value in hub_kwargs.items()}
+        tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **renamed)
+        context = load_file(context_file) if context_file is not None else None
+        return cls(model_file, tokenizer, **config, context=context)
+
+
+def context_inputs(context: Any) -> dict[str, np.ndarray]:
+    """
+    A context as the inputs of a graph.
+
+    Args:
+        context (`CorpusContext`):
+            A context of a CDE model, in prefix attention with its context block.
+
+    Returns:
+        `dict[str, np.ndarray]`: `context_keys` and `context_values` of shape `(num_layers, 1, num_heads,
+        num_block_tokens, head_dim)`, or `dataset_embeddings` of shape `(num_documents, context_embedding_size)`; and
+        `token_frequencies` of shape `(vocab_size,)`, if there are any.
+    """
+    tensors: dict[str, Tensor | None] = {"token_frequencies": context.token_frequencies}
+    if context.block is not None:
+        tensors["context_keys"] = torch.stack([key for key, _ in context.block.keys_values])
+        tensors["context_values"] = torch.stack([value for _, value in context.block.keys_values])
+    else:
+        tensors["dataset_embeddings"] = context.embeddings
+    return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
+
+
+def write_onnx_modules_file(folder: str | os.PathLike) -> None:
+    """Writes the `modules.json` by which `SentenceTransformer(folder, trust_remote_code=True)` finds this module."""
+    kind = f"sentence_transformers_onnx.{CDEOnnxTransformer.__name__}"
+    module = {"idx": 0, "name": "0", "path": "", "type": kind}
+    (Path(folder) / "modules.json").write_text(json.dumps([module], indent=2), encoding="utf-8")
+
+
+def _open_session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("A model in ONNX needs a package: `pip install onnxruntime`.") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
+
+
+__all__ = ["CDEOnnxTransformer", "context_inputs", "write_onnx_modules_file"]

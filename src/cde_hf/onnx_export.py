@@ -1,0 +1,176 @@
+"""
+Exports a contextual model to ONNX, in a folder that sentence-transformers opens.
+
+1. The second stage is wrapped so that its inputs are tensors: `input_ids`, `attention_mask`, and the context as
+   constants or as further inputs.
+2. PyTorch exports it with a free number of texts and tokens.
+3. If wanted, the weights of the matrix products are quantised to int8; activations are quantised as they come.
+
+The first stage is not exported: a context is made with PyTorch.
+"""
+
+import copy
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from .modeling.corpus_context import ContextBlock
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+logger = logging.get_logger(__name__)
+
+
+def export_onnx(
+    model: "SentenceTransformer",
+    folder: str | os.PathLike,
+    *,
+    context_as_input: bool = False,
+    quantize: bool = False,
+) -> None:
+    """
+    Writes a CDE model and its context to a folder, with the second stage as `model.onnx`.
+
+    `SentenceTransformer(folder, trust_remote_code=True)` opens it where onnxruntime is installed. With onnxruntime
+    alone, the graph takes `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and gives
+    `sentence_embedding`, not normalised.
+
+    Args:
+        model (`SentenceTransformer`):
+            A CDE checkpoint after `model[0].set_context(documents)`, or saved with its context.
+        folder (`str` or `os.PathLike`):
+            Folder to make. It must not exist.
+        context_as_input (`bool`, *optional*, defaults to `False`):
+            Whether the context is an input of the graph, so that it can be changed, and not a part of it: in prefix
+            attention the keys and values of the context block, in joint attention the first-stage vectors.
+        quantize (`bool`, *optional*, defaults to `False`):
+            Whether to quantise to int8.
+    """
+    from .modeling import sentence_transformers_onnx as onnx_module  # sentence-transformers takes seconds to import
+
+    _require_packages()
+    module = model[0]
+    if type(module).__name__ != "CDETransformer":
+        raise TypeError(
+            f"Only a CDE checkpoint can be exported, got a model that begins with `{type(module).__name__}`. For a "
+            "plain model use sentence-transformers' own ONNX backend."
+        )
+    if module.context is None:
+        raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
+    arrays = onnx_module.context_inputs(module.context)
+    config = module.model.config
+    if config.pooling != "context_frequency":
+        arrays.pop("token_frequencies", None)
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"`{folder}` exists. Remove it or give another folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        new_folder = Path(temporary) / "new"
+        new_folder.mkdir()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        _export(_plain_copy(module.model.second_stage_model), tensors, new_folder / "model.onnx", context_as_input)
+        if quantize:
+            _quantize(new_folder / "model.onnx")
+        exported = onnx_module.CDEOnnxTransformer(
+            new_folder / "model.onnx",
+            module.tokenizer,
+            max_seq_length=module.max_seq_length,
+            embedding_dimension=config.hidden_size,
+            context=arrays if context_as_input else None,
+        )
+        exported.save(str(new_folder))
+        onnx_module.write_onnx_modules_file(new_folder)
+        settings = {
+            "model_type": "SentenceTransformer",
+            "prompts": model.prompts,
+            "default_prompt_name": model.default_prompt_name,
+            "similarity_fn_name": model.similarity_fn_name,
+        }
+        (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        os.replace(new_folder, folder)
+
+
+class _TensorsIn(nn.Module):
+    """The second stage with tensors as its inputs, in the order `input_ids`, `attention_mask`, context."""
+
+    def __init__(self, stage: nn.Module, context: dict[str, Tensor], *, context_as_input: bool):
+        super().__init__()
+        self.stage = stage
+        self.names = list(context)
+        self.context_as_input = context_as_input
+        if not context_as_input:
+            for name, tensor in context.items():
+                self.register_buffer(name, tensor)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *context: Tensor) -> Tensor:
+        if not self.context_as_input:
+            context = tuple(getattr(self, name) for name in self.names)
+        given = dict(zip(self.names, context, strict=True))
+        frequencies = given.get("token_frequencies")
+        if "context_keys" not in given:
+            vectors = given.get("dataset_embeddings")
+            return self.stage(input_ids, attention_mask, vectors, token_frequencies=frequencies)
+        keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
+        return self.stage(input_ids, attention_mask, context_block=ContextBlock(keys_values, frequencies))
+
+
+def _plain_copy(stage: nn.Module) -> nn.Module:
+    """A copy on the CPU in float32, whose attention is plain matrix products, which ONNX has."""
+    stage = copy.deepcopy(stage).float().cpu().eval()
+    stage.backbone.set_attn_implementation("eager")
+    return stage
+
+
+def _export(stage: nn.Module, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
+    wrapper = _TensorsIn(stage, context, context_as_input=context_as_input).eval()
+    input_ids = torch.arange(3, 3 + 3 * 11).view(3, 11) % stage.config.vocab_size
+    attention_mask = (torch.arange(11) < torch.tensor([[11], [5], [8]])).long()
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    inputs = tuple(context.values()) if context_as_input else ()
+    shapes = {"input_ids": free, "attention_mask": free}
+    if inputs:
+        shapes["context"] = (None,) * len(inputs)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own about its dependencies
+        torch.onnx.export(
+            wrapper,
+            (input_ids, attention_mask, *inputs),
+            str(path),
+            input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],
+            output_names=["sentence_embedding"],
+            dynamic_shapes=shapes,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _quantize(path: Path) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        small = Path(folder) / path.name
+        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8)
+        os.replace(small, path)
+
+
+def _require_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError("The export to ONNX needs packages: `pip install 'cde-hf[onnx]'`.") from error
+
+
+__all__ = ["export_onnx"]

@@ -1,0 +1,283 @@
+"""
+Encodes a corpus into a folder of Parquet files, on any number of processes, in steps that can be interrupted.
+
+1. The main process fixes the context and writes it, with what identifies corpus and model, to the folder.
+2. The corpus is cut into shards. Each process takes every n-th one, encodes it and writes one Parquet file, with the
+   columns `id`, `text` and `vector`, which gets its name when it is whole.
+
+Started again, finished shards are not done again; with another corpus or model the folder is refused. Processes are
+those that `accelerate launch` started, on one machine or several that share the folder.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+from accelerate import PartialState
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from .index_checks import checked_vectors, ids_and_texts
+from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .systems import SentenceTransformerEmbedder
+from .vector_origin import VectorOrigin, vector_origin
+
+
+logger = logging.get_logger(__name__)
+
+FORMAT_VERSION = 1
+MANIFEST = "encoding.json"
+
+_CONTEXT_FILE = "context.safetensors"
+# What may be there if the first step was killed: the context, its temporary folder, the manifest before its time.
+_FIRST_FILES = (_CONTEXT_FILE, "tmp", f"{MANIFEST}.new")
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """
+    A corpus with its vectors in a folder of Parquet files, made by [`encode_corpus`].
+
+    Args:
+        folder (`Path`):
+            Where it lies.
+        manifest (`dict`):
+            Origin of the vectors, number of documents, size of a shard, hash of the corpus.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
+        """Opens a folder, refusing one in which shards are missing."""
+        folder = Path(folder)
+        encoded = cls(folder, _read_manifest(folder))
+        missing = [path.name for path in encoded.paths if not path.exists()]
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are not there, such as {missing[0]}. "
+                "Encode the corpus into this folder again: what is finished is not done twice."
+            )
+        return encoded
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self.manifest["num_documents"]
+
+    @property
+    def origin(self) -> VectorOrigin:
+        """Where the vectors come from."""
+        return VectorOrigin(**self.manifest["origin"])
+
+    @property
+    def context(self) -> ModelContext:
+        """The context that they were made with."""
+        path = self.folder / _CONTEXT_FILE
+        return load_context(path) if path.exists() else None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The Parquet files, in the order of the corpus."""
+        num_shards = -(-len(self) // self.manifest["shard_size"])
+        return [self.folder / f"shard-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+
+    def shards(self) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
+        """Ids, texts and vectors of shape `(num_documents, dim)`, file by file."""
+        for path in self.paths:
+            try:
+                table = pq.read_table(path)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(
+                    f"`{path}` is torn ({error}). Remove it and encode the corpus into this folder again."
+                ) from error
+            vectors = table["vector"].combine_chunks()
+            matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
+            yield table["id"].to_pylist(), table["text"].to_pylist(), matrix
+
+
+def encode_corpus(
+    model: SentenceTransformer,
+    documents: Mapping[str, str] | Sequence[str],
+    folder: str | os.PathLike,
+    *,
+    batch_size: int = 32,
+    shard_size: int = 8192,
+    seed: int = 0,
+) -> EncodedCorpus:
+    """
+    Encodes a corpus into a folder, or goes on with one that was interrupted.
+
+    Args:
+        model (`SentenceTransformer`):
+            A CDE checkpoint, a model with context-frequency pooling, or a plain one. If it has a context, that is
+            used; if it is contextual and has none, one is drawn from the documents.
+        documents (`Mapping[str, str]` or `Sequence[str]`):
+            Texts by their ids; or texts, whose ids are then `"0"`, `"1"`, …
+        folder (`str` or `os.PathLike`):
+            Folder to write.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+        shard_size (`int`, *optional*, defaults to `8192`):
+            Number of documents in a file.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the draw of a context.
+
+    Returns:
+        `EncodedCorpus`: The corpus with its vectors.
+    """
+    if shard_size < 1:
+        raise ValueError(f"`shard_size` must be at least 1, got {shard_size}. Use 8192 if in doubt.")
+    folder = Path(folder)
+    document_ids, texts = ids_and_texts(documents)
+    if not texts:
+        raise ValueError("There is nothing to encode, got no documents. Give the documents of a corpus.")
+    state = _process_state()
+    if state.is_main_process:
+        _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
+    state.wait_for_everyone()
+    encoded = EncodedCorpus(folder, _read_manifest(folder))
+    model = with_context(model, encoded.context)
+    if vector_origin(model) != encoded.origin:
+        raise ValueError(
+            f"`{folder}` was begun with another model or setting: "
+            f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
+        )
+    _encode_shards(model, document_ids, texts, encoded, state, batch_size)
+    state.wait_for_everyone()
+    if state.is_main_process:
+        for path in folder.glob(".shard-*.new"):  # of processes that were killed
+            path.unlink()
+    return EncodedCorpus.load(folder)
+
+
+def _begin(
+    model: SentenceTransformer, document_ids: list[str], texts: list[str], folder: Path, *, shard_size: int, seed: int
+) -> None:
+    """Fixes what all shards share, or checks that the folder was begun with the same."""
+    wanted = {
+        "format_version": FORMAT_VERSION,
+        "num_documents": len(document_ids),
+        "corpus_hash": _hash_corpus(document_ids, texts),
+        "shard_size": shard_size,
+    }
+    if (folder / MANIFEST).exists():
+        found = _read_manifest(folder)
+        context = context_of(model)
+        wanted_context = context.hash if context is not None else found["origin"]["context"]
+        for name, value in {**wanted, "context": wanted_context}.items():
+            there = found["origin"]["context"] if name == "context" else found.get(name)
+            if there != value:
+                raise ValueError(
+                    f"`{folder}` was begun with another `{name}`: {there}, not {value}. Remove the folder or give "
+                    "another one."
+                )
+        logger.info(f"Going on with `{folder}`.")
+        return
+    if folder.exists() and any(not path.name.startswith(_FIRST_FILES) for path in folder.iterdir()):
+        raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = with_own_context(model, texts, seed=seed)
+    context = context_of(model)
+    if context is not None:
+        context.save(folder / _CONTEXT_FILE)
+    facts = {**wanted, "origin": vector_origin(model).to_dict()}
+    (folder / f"{MANIFEST}.new").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    os.replace(folder / f"{MANIFEST}.new", folder / MANIFEST)
+
+
+def _encode_shards(
+    model: SentenceTransformer,
+    document_ids: list[str],
+    texts: list[str],
+    encoded: EncodedCorpus,
+    state: PartialState,
+    batch_size: int,
+) -> None:
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    shard_size = encoded.manifest["shard_size"]
+    mine = list(enumerate(encoded.paths))[state.process_index :: state.num_processes]
+    left = [(number, path) for number, path in mine if not path.exists()]
+    bar = tqdm(
+        total=sum(min(shard_size, len(texts) - number * shard_size) for number, _ in left),
+        desc="Encode documents",
+        unit=" documents",
+        disable=not state.is_main_process,
+    )
+    for number, path in left:
+        rows = slice(number * shard_size, (number + 1) * shard_size)
+        parts = []
+        # In pieces, so that the bar moves. Texts of a piece are sorted by length when they are encoded.
+        piece_size = max(batch_size * 8, 256)
+        shard_texts = texts[rows]
+        for start in range(0, len(shard_texts), piece_size):
+            piece = shard_texts[start : start + piece_size]
+            parts.append(checked_vectors(embedder.embed_documents(piece), len(piece), is_cosine=False))
+            bar.update(len(piece))
+        _write_shard(path, document_ids[rows], shard_texts, np.concatenate(parts), encoded.origin)
+    bar.close()
+
+
+def _write_shard(
+    path: Path, document_ids: list[str], texts: list[str], vectors: np.ndarray, origin: VectorOrigin
+) -> None:
+    values = pa.array(vectors.ravel(), pa.float32())
+    table = pa.table(
+        {
+            "id": pa.array(document_ids, pa.string()),
+            "text": pa.array(texts, pa.string()),
+            "vector": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1]),
+        }
+    ).replace_schema_metadata({"vector_origin": json.dumps(origin.to_dict())})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        pq.write_table(table, temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"`{path}` could not be written ({error}). Finished shards are kept: make room and start again."
+        ) from error
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"`{folder}` holds no encoded corpus. Make one with `cde-hf encode MODEL CORPUS {folder}`."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"`{folder / MANIFEST}` is torn ({error}). Encode the corpus anew.") from error
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"`{folder}` is of version {manifest.get('format_version')}, but this package reads version "
+            f"{FORMAT_VERSION}. Encode the corpus anew."
+        )
+    return manifest
+
+
+def _hash_corpus(document_ids: list[str], texts: list[str]) -> str:
+    digest = xxhash.xxh3_128()
+    for name, text in zip(document_ids, texts, strict=True):
+        # With their lengths, so that no other division into ids and texts has the same hash.
+        encoded_name, encoded_text = name.encode(), text.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(encoded_name)} {len(encoded_text)} ".encode() + encoded_name + encoded_text)
+    return digest.hexdigest()
+
+
+def _process_state() -> PartialState:
+    # A process that is done waits for the slowest one, which may take longer than the usual limit of half an hour.
+    return PartialState(timeout=timedelta(days=30)) if PartialState._shared_state == {} else PartialState()
+
+
+__all__ = ["EncodedCorpus", "encode_corpus"]

