@@ -14,13 +14,13 @@ PACKAGE = Path(cde_hf.__file__).parent
 MAY_IMPORT = {
     "modeling": set(),
     "data": set(),
-    "batching": {"data"},
-    "retrieval": {"modeling", "data"},
+    "batching": {"data", "launching"},
+    "retrieval": {"modeling", "data", "launching"},
     "hub": {"modeling", "data"},
     "onnx_export": {"modeling"},
     "model_card": {"retrieval"},
     "publishing": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "retrieval", "hub"},
+    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "launching"},
 }
 
 

@@ -2,8 +2,6 @@
 
 import argparse
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,12 +25,12 @@ from . import (
     save_checkpoint,
     write_inspection_page,
 )
+from .cli_common import MODEL_HELP, say
 from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
 
 
 CONTEXTS = ("own", "foreign", "random", "none")
-_MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -41,10 +39,10 @@ def convert(args: argparse.Namespace) -> None:
     tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
         model.save_pretrained(args.destination)
-        _say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
+        say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
         save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination)
-    _say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
+    say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -71,8 +69,8 @@ def prepare(args: argparse.Namespace) -> None:
         clustering=clustering,
         dtype=args.dtype,
     )
-    _say(format_statistics(plan))
-    _say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
+    say(format_statistics(plan))
+    say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -94,11 +92,11 @@ def evaluate(args: argparse.Namespace) -> None:
     )
     baseline = evaluation.systems[1]  # the first row of the model in question
     for metric in args.metrics:
-        _say(evaluation.to_markdown(metric, baseline=baseline))
-    _say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
+        say(evaluation.to_markdown(metric, baseline=baseline))
+    say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
     if args.json is not None:
         evaluation.save(args.json)
-        _say(f"Wrote {args.json}.")
+        say(f"Wrote {args.json}.")
 
 
 def contextualize(args: argparse.Namespace) -> None:
@@ -111,7 +109,7 @@ def contextualize(args: argparse.Namespace) -> None:
     model = SentenceTransformer(model_path(args.model))
     documents = load_documents(args.corpus)
     contextualize_model(model, documents, size=args.size, seed=args.seed).save(str(args.output))
-    _say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+    say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -136,7 +134,7 @@ def _systems(name: str, args: argparse.Namespace) -> list:
     try:
         systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))
     except ValueError as error:
-        _say(f"{title} without context-frequency pooling: {error}")
+        say(f"{title} without context-frequency pooling: {error}")
     return systems
 
 
@@ -145,8 +143,8 @@ def inspect(args: argparse.Namespace) -> None:
     plan = BatchPlan.load(args.plan)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
-    _say(format_statistics(plan))
-    _say(f"\nWrote {page}: open it in a browser.")
+    say(format_statistics(plan))
+    say(f"\nWrote {page}: open it in a browser.")
 
 
 def _name_and_column(pair: str) -> tuple[str, str]:
@@ -160,11 +158,6 @@ def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | Sentence
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
     return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
-
-
-def _say(text: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # of several processes, the first one speaks
-        sys.stdout.write(text + "\n")
 
 
 def _add_convert(commands: argparse._SubParsersAction) -> None:
@@ -207,7 +200,7 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
     )
     data.add_argument("--split", default="train", help="split of a Hub data set")
     surrogate = command.add_argument_group("surrogate")
-    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {_MODEL_HELP}")
+    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another one for the false-negative filter")
     surrogate.add_argument("--surrogate-dim", type=int, default=128, help="width of the vectors of `tfidf`")
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
@@ -245,7 +238,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
     command.add_argument(
@@ -271,7 +264,7 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=_MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument(
         "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
     )

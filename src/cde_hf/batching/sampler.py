@@ -8,9 +8,9 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler, SequentialSampler
 from transformers.utils import logging
 
+from ..launching import process_state
 from .batch_plan import BatchPlan
 from .packing import greedy_tour, neighbour_table, pack_batches
-from .processes import process_state
 
 
 logger = logging.get_logger(__name__)

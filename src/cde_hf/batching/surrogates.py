@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from torch import nn
 
-from .processes import process_state
+from ..launching import process_state
 
 
 Side = Literal["query", "document"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from tqdm.auto import tqdm
 
-from .processes import process_state
+from ..launching import process_state
 from .surrogates import Side, Surrogate
 
 

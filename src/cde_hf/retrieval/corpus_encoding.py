@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
+from ..launching import process_state
 from .index_checks import checked_vectors, ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
 from .systems import SentenceTransformerEmbedder
@@ -141,7 +141,7 @@ def encode_corpus(
     document_ids, texts = ids_and_texts(documents)
     if not texts:
         raise ValueError("There is nothing to encode, got no documents. Give the documents of a corpus.")
-    state = _process_state()
+    state = process_state()
     if state.is_main_process:
         _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
     state.wait_for_everyone()
@@ -273,11 +273,6 @@ def _hash_corpus(document_ids: list[str], texts: list[str]) -> str:
         encoded_name, encoded_text = name.encode(), text.encode("utf-8", "surrogatepass")
         digest.update(f"{len(encoded_name)} {len(encoded_text)} ".encode() + encoded_name + encoded_text)
     return digest.hexdigest()
-
-
-def _process_state() -> PartialState:
-    # A process that is done waits for the slowest one, which may take longer than the usual limit of half an hour.
-    return PartialState(timeout=timedelta(days=30)) if PartialState._shared_state == {} else PartialState()
 
 
 __all__ = ["EncodedCorpus", "encode_corpus"]

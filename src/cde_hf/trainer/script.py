@@ -20,9 +20,10 @@ from transformers import (
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
-from ..batching.processes import process_state
-from ..data import PairSource, RetrievalSet, docstring_split, load_retrieval_set, load_sources
+from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
+from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..hub import model_path
+from ..launching import process_state
 from ..modeling import CDEModel
 from .arguments import ContextualTrainingArguments
 from .trainer import ContextualContrastiveTrainer
@@ -55,6 +56,8 @@ class ScriptArguments:
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
     )
+    query_prompt: str = field(default=SEARCH_QUERY, metadata={"help": "Text to put before every query."})
+    document_prompt: str = field(default=SEARCH_DOCUMENT, metadata={"help": "Text to put before every document."})
     data: list[str] = field(
         default_factory=lambda: ["docstrings"],
         metadata={
@@ -232,7 +235,15 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
     model, tokenizer = script.load_model()
-    trainer = ContextualContrastiveTrainer(model, args, pairs, plan, tokenizer, eval_dataset=script.load_eval_sets())
+    trainer = ContextualContrastiveTrainer(
+        model,
+        args,
+        pairs,
+        plan,
+        tokenizer,
+        eval_dataset=script.load_eval_sets(),
+        prompts=Prompts(script.query_prompt, script.document_prompt),
+    )
     trainer.train(args.resume_from_checkpoint)
     if trainer.was_terminated:
         logger.warning(f"Stopped at step {trainer.state.global_step}. Resume with `--resume_from_checkpoint auto`.")

@@ -27,9 +27,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotat
 from transformers.utils import logging
 
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
-from ..batching.processes import check_processes
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
+from ..launching import check_processes
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
