@@ -65,8 +65,8 @@ def check_trained_model(folder):
 
 
 def test_train(tmp_path):
-    verbs = ("Sort", "Open", "Close", "Read")
-    pairs = [{"query": f"{verb} {n}", "document": f"{verb}s number {n}."} for verb in verbs for n in range(20)]
+    words = [f"{first}{second}" for first in ("sort", "open", "close", "read") for second in "abcdefghijklmnopqrst"]
+    pairs = [{"query": f"how to {word} it", "document": f"{word}s thing{n}."} for n, word in enumerate(words)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     run("train.py", *TINY_TRAINING, "--data", "pairs.jsonl", folder=tmp_path)
     check_trained_model(tmp_path / "model")
@@ -135,3 +135,20 @@ PIPELINES = ["bertopic_topics.py", "retrieval_evaluator.py", "hard_negatives.py"
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_pipeline_fits_on_one_screen(name):
     assert len((EXAMPLES / name).read_text().splitlines()) < 60
+
+
+@pytest.mark.slow
+def test_held_out_libraries(tmp_path):
+    training = [*TINY_TRAINING, "--query_prompt", "", "--document_prompt", ""]
+    run("train.py", *training, folder=tmp_path)
+    output = run("held_out_libraries.py", "model", "--queries", "5", "--context-size", "8", folder=tmp_path)
+    for row in (
+        "BM25",
+        "minilm, whitened, own context",
+        "ours, own context",
+        "ours, foreign context",
+        "ours, no context",
+    ):
+        assert f"| {row} |" in output
+    assert (tmp_path / "model" / "contexts.png").stat().st_size > 1000
+    assert "ndcg" in (tmp_path / "model" / "README.md").read_text().lower()

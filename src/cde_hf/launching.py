@@ -70,9 +70,11 @@ def process_state() -> PartialState:
     One may have to wait for another for hours, as while the main process clusters: longer than the usual time limit.
     """
     if PartialState._shared_state == {}:
-        # Not told that it is on the CPU, accelerate takes each process for the only one.
-        is_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
-        state = PartialState(cpu=is_cpu, timeout=timedelta(days=30))
+        if not torch.accelerator.is_available():
+            # Not told that it is on the CPU, accelerate takes each process for the only one. The variable tells it
+            # once more when training arguments ask anew.
+            os.environ["ACCELERATE_USE_CPU"] = "true"
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(days=30))
     else:
         state = PartialState()
     check_processes(state.num_processes, os.environ)
@@ -94,7 +96,7 @@ def check_processes(num_processes: int, environment: Mapping[str, str]) -> None:
         if num_launched > 1 and num_processes == 1:
             raise RuntimeError(
                 f"{num_launched} processes were launched (`{name}`), but accelerate reports one: each would do all of "
-                "the work by itself. Launch with `accelerate launch` or `torchrun`."
+                "the work by itself. Launch with `accelerate launch` or `torchrun`, on the CPU with `use_cpu=True`."
             )
 
 
