@@ -38,7 +38,7 @@ quality: install  ## Check format and lint
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-bench: install  ## Time encoding and write the tables of docs/benchmarks.md (15 minutes)
+bench: install  ## Time encoding and write the tables of docs/benchmarks.md (20 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py
 
 bench-full: install  ## The same with more lengths, batches and rounds (more than an hour)

@@ -43,6 +43,7 @@ def plot_times(times: dict[int, dict[str, float]], title: str, path: Path) -> No
     """Draws milliseconds per text over the length of the text."""
     from matplotlib import pyplot as plt
 
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # text as text, and the same file every time
     lengths = sorted(times)
     figure, axes = plt.subplots(figsize=(6, 4))
     for name, marker in (("joint", "s"), ("prefix", "o"), ("biencoder", "^")):

@@ -24,7 +24,7 @@ TABLES = {
     "attention": ("attention.py", "--batch-sizes 1 --seconds 25", "--seconds 100"),
     "attention in batches": (
         "attention.py",
-        "--batch-sizes 16 --lengths 16 64 --seconds 40",
+        "--batch-sizes 16 --lengths 16 64 --seconds 20",
         "--lengths 16 64 128 512 --seconds 200",
     ),
     "attention of MiniLM": ("attention.py", "--model MiniLM --lengths 16 64 128 --seconds 8", "--seconds 40"),
@@ -33,8 +33,8 @@ TABLES = {
         "--model MiniLM --context-size 64 --lengths 16 64 128 --seconds 8",
         "--seconds 40",
     ),
-    "merging": ("merging.py", "--seconds 5", "--seconds 30"),
-    "encode": ("encoding.py", "--models MiniLM --seconds 15", "--models MiniLM NomicBERT --seconds 60"),
+    "merging": ("merging.py", "--seconds 3", "--seconds 30"),
+    "encode": ("encoding.py", "--models MiniLM --seconds 10", "--models MiniLM NomicBERT --seconds 60"),
     "forms": ("precision.py", "--batch-sizes 1 --seconds 15", "--batch-sizes 1 16 --seconds 60"),
 }
 

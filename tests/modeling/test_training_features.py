@@ -70,13 +70,12 @@ def test_autocast_is_close_to_float32(make_model, mode, texts, context_documents
 
 
 @pytest.mark.filterwarnings("ignore")  # of the move of quantization to another package
-def test_a_quantized_second_stage_is_close_to_float32(make_model, mode, texts):
-    stage = make_model(context_attention=mode).second_stage_model
-    context = torch.randn(5, 32)
-    expected = stage(*texts, dataset_embeddings=context)
-    quantized = torch.ao.quantization.quantize_dynamic(stage, {torch.nn.Linear}, dtype=torch.qint8)
-    assert quantized.output_projection[0].weight().dtype == torch.qint8
-    embeddings = quantized(*texts, dataset_embeddings=context)
+def test_a_quantized_second_stage_is_close_to_float32(make_model, mode, texts, context_documents):
+    model = make_model(context_attention=mode, pooling="context_frequency")
+    expected = model.encode_texts(*texts, context=model.encode_context(*context_documents))
+    model.second_stage_model = torch.ao.quantization.quantize_dynamic(model.second_stage_model, {torch.nn.Linear})
+    assert model.second_stage_model.output_projection[0].weight().dtype == torch.qint8
+    embeddings = model.encode_texts(*texts, context=model.encode_context(*context_documents))
     assert torch.cosine_similarity(embeddings, expected).min() > 0.95
 
 

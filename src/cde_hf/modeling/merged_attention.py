@@ -138,7 +138,7 @@ def _attend_and_merge(
     own_output, own_logarithm = _attend(query, key, value, attn_mask=own_mask, scale=scaling)
     # Step (3)
     context_share = torch.sigmoid(context_logarithm - own_logarithm).unsqueeze(-1).to(query.dtype)
-    return torch.lerp(own_output, context_output, context_share), context_logarithm, own_logarithm
+    return own_output.lerp_(context_output, context_share), context_logarithm, own_logarithm
 
 
 def _as_one_text(tensor: Tensor) -> Tensor:

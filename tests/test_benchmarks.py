@@ -1,0 +1,58 @@
+"""The benchmarks of encoding run, and their tables have a place on the page."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).parents[1]
+TINY_RUNS = {
+    "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --plot plot.svg",
+    "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8",
+    "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8",
+    "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2",
+}
+
+
+@pytest.fixture(scope="module")
+def report():
+    spec = importlib.util.spec_from_file_location("report", ROOT / "benchmarks" / "report.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_has_a_place_and_a_tiny_run(report):
+    page = report.PAGE.read_text()
+    for name in report.TABLES:
+        assert page.count(f"<!-- table: {name} -->") == 1, name
+    assert {script for script, *_ in report.TABLES.values()} == TINY_RUNS.keys()
+
+
+def test_a_table_replaces_its_predecessor_alone(report):
+    page = "a\n<!-- table: x -->\nold\n<!-- end of table -->\nb\n<!-- table: y -->\nold\n<!-- end of table -->\n"
+    page = report.put_table(page, "x", "| new |\n")
+    assert page == (
+        "a\n<!-- table: x -->\n\n| new |\n\n<!-- end of table -->\nb\n<!-- table: y -->\nold\n<!-- end of table -->\n"
+    )
+    assert report.put_table(page, "x", "| new |\n") == page
+
+
+def test_a_page_without_a_place_is_refused(report):
+    with pytest.raises(ValueError, match="no place for the table `x`. Add"):
+        report.put_table("a page", "x", "| new |\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TINY_RUNS)
+def test_a_tiny_run_writes_a_table(tmp_path, script):
+    command = [sys.executable, ROOT / "benchmarks" / script, *TINY_RUNS[script].split(), "--seconds", "0"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    header, line, *rows = result.stdout.strip().split("\n")
+    assert len(rows) > 0
+    assert all(row.count("|") == header.count("|") == line.count("|") for row in rows)
+    assert (tmp_path / "plot.svg").exists() == ("--plot" in TINY_RUNS[script])
