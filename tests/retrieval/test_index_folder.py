@@ -9,6 +9,7 @@ import textwrap
 import pytest
 
 from cde_hf import ContextualIndex
+from cde_hf.retrieval import index_folder
 
 
 CORPUS = {"cat": "The cat sleeps.", "dog": "The dog barks."}
@@ -77,11 +78,12 @@ def test_a_full_disk_leaves_the_old_index(folder, minilm, full_disk):
     assert len(ContextualIndex.load(folder, minilm)) == 3
 
 
-# Killed between two of the files of a save.
+# Killed between two of the files of a save. The file is read by its path: the whole package takes seconds to import.
 SCRIPT = """
-    import os, signal, sys
+    import os, runpy, signal, sys
     from pathlib import Path
-    from cde_hf.retrieval.index_folder import write_folder
+
+    write_folder = runpy.run_path(sys.argv[2])["write_folder"]
 
     def killed(path):
         path.write_text("half")
@@ -93,7 +95,7 @@ SCRIPT = """
 
 
 def test_a_killed_save_leaves_the_old_index_and_the_next_one_cleans_up(folder, minilm):
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder)]
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder), index_folder.__file__]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
     (folder / "tmp0a1b2c3d").mkdir()  # of a writer that makes a temporary folder of its own
     assert len(list(folder.iterdir())) == 6

@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from .index import ContextualIndex, SearchHit
 from .index_checks import ids_and_texts
-from .model_contexts import context_of, load_context, with_context
+from .model_contexts import ModelContext, context_of, load_context, with_context
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
@@ -199,7 +199,7 @@ def _encode_context(model: SentenceTransformer) -> str | None:
         return base64.b64encode((Path(folder) / "context.safetensors").read_bytes()).decode()
 
 
-def _decode_context(text: str | None) -> Any:
+def _decode_context(text: str | None) -> ModelContext:
     if text is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
