@@ -123,12 +123,14 @@ def test_a_dry_run_writes_exactly_what_would_be_uploaded(checkpoint, evaluation,
     for name in ("optimizer.pt", "training_args.bin", ".secret", "trainer_state.json"):
         (folder / name).write_text("state")
     evaluation.save(tmp_path / "scores.json")
-    options = ["--dry-run", str(tmp_path / "out"), "--scores", str(tmp_path / "scores.json"), "--license", "mit"]
-    main(["push", str(folder), "me/mine", *options])
+    (tmp_path / "settings.json").write_text('{"learning rate": 2e-5}')
+    files_of_card = ["--scores", str(tmp_path / "scores.json"), "--settings", str(tmp_path / "settings.json")]
+    main(["push", str(folder), "me/mine", "--dry-run", str(tmp_path / "out"), "--license", "mit", *files_of_card])
     assert "Nothing was" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {path.name for path in checkpoint.iterdir()} | {"README.md"}
-    assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "license: mit" in card and "| learning rate | 2e-05 |" in card
     opened = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
     assert opened.encode("text").shape == (32,)
     with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):

@@ -1,6 +1,7 @@
 """The commands `export-onnx` and `push`."""
 
 import argparse
+import json
 from pathlib import Path
 
 from .cli_common import add_trust_argument, load_model, say
@@ -22,14 +23,17 @@ def push(args: argparse.Namespace) -> None:
     """Publishes a checkpoint on the Hub."""
     from . import CardFacts, Evaluation, push_to_hub
 
-    evaluation = None
+    evaluation, settings = None, {}
     if args.scores is not None:
         evaluation = Evaluation.from_json(args.scores.read_text(encoding="utf-8"))
+    if args.settings is not None:
+        settings = json.loads(args.settings.read_text(encoding="utf-8"))
     facts = CardFacts(
         base_model=args.base_model,
         datasets=args.datasets,
         language=args.language,
         license=args.license,
+        settings=settings,
         evaluation=evaluation,
     )
     place = push_to_hub(args.folder, args.repo, facts=facts, private=args.private, dry_run=args.dry_run)
@@ -81,6 +85,7 @@ def add_push(commands: argparse._SubParsersAction) -> None:
     card.add_argument("--language", nargs="+", default=[], help="codes of the languages, such as en")
     card.add_argument("--license", help="its code, such as apache-2.0")
     card.add_argument("--scores", type=Path, help="file that `cde-hf evaluate --json` wrote")
+    card.add_argument("--settings", type=Path, help="JSON file with an object: the settings of the training")
     command.set_defaults(run=push)
 
 
