@@ -19,7 +19,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
 
-train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (15 minutes on two cores)
+train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (45 minutes on two busy cores)
 	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml examples/train.py \
 		examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
@@ -47,7 +47,7 @@ bench-full: install  ## The same with more lengths, batches and rounds (more tha
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py
 
-bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (5 minutes)
+bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (12 minutes on two busy cores)
 	$(OFFLINE) $(BIN)/python benchmarks/training.py
 
 bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)

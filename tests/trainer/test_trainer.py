@@ -67,6 +67,33 @@ def test_norms_are_those_before_clipping(train):
     assert stages**0.5 == pytest.approx(entry["grad_norm"], rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "is_expected"),
+    [
+        ({"bf16": True}, lambda name: True),
+        ({"gradient_checkpointing": True}, lambda name: True),
+        ({"freeze_first_stage": True}, lambda name: name.startswith("second_stage")),
+        ({"learning_rate": 0.0, "new_layers_learning_rate": 1e-2}, lambda name: ".backbone." not in name),
+        pytest.param({"torch_compile": True}, lambda name: True, marks=pytest.mark.slow),
+    ],
+    ids=["bf16", "gradient checkpointing", "frozen first stage", "new layers alone", "compiled"],
+)
+def test_a_feature_changes_what_it_should_and_the_model_loads_again(tiny, train, tmp_path, arguments, is_expected):
+    model = tiny.make_model(sequence_dropout_prob=0.5)
+    trainer, changed = train(model, mini_batch_size=3, **arguments)
+    assert changed == {name for name in all_names(model) if is_expected(name)}
+    trainer.save_model(str(tmp_path / "saved"))
+    loaded = AutoModel.from_pretrained(tmp_path / "saved", trust_remote_code=True).state_dict()
+    for name, weights in model.state_dict().items():
+        assert torch.equal(loaded[name], weights), name
+
+
+def test_the_learning_rate_warms_up_and_decays_linearly(train):
+    trainer, _ = train(max_steps=6, warmup_steps=2, learning_rate=1.0)
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 0.75, 0.5, 0.25])
+
+
 def test_new_layers_have_their_own_learning_rate(train):
     trainer, _ = train(new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1, lr_scheduler_type="constant")
     rates = {}
