@@ -23,6 +23,7 @@ train: install  ## Train a small contextual model on docstrings and test it on u
 	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml examples/train.py \
 		examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
+	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
 
 test: install  ## Run all tests but the slow ones and those that need a GPU
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'

@@ -33,6 +33,7 @@ PUBLIC_NAMES = [
     "PairSource",
     "Prompts",
     "QdrantIndex",
+    "RememberingEmbedder",
     "RetrievalSet",
     "SearchHit",
     "SentenceTransformerEmbedder",

@@ -123,13 +123,19 @@ def _systems(name: str, args: argparse.Namespace) -> list:
     """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
     from sentence_transformers import SentenceTransformer
 
-    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder, WhitenedEmbedder
+    from . import (
+        CDEEmbedder,
+        FrequencyPoolingEmbedder,
+        RememberingEmbedder,
+        SentenceTransformerEmbedder,
+        WhitenedEmbedder,
+    )
 
     model = SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     title = Path(name).name
     if type(model[0]).__name__ == "CDETransformer":
         return [CDEEmbedder(model, title, batch_size=args.batch_size)]
-    plain = SentenceTransformerEmbedder(model, title, batch_size=args.batch_size)
+    plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
     try:
         systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))

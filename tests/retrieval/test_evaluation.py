@@ -78,6 +78,23 @@ def test_an_evaluation_survives_json_and_the_disk(animals, tmp_path):
     assert [path.name for path in (tmp_path / "results").iterdir()] == ["evaluation.json"]
 
 
+def test_evaluations_of_different_systems_can_be_joined(animals, fruits):
+    words = evaluate([BM25()], [animals, fruits])
+    letters = evaluate([LetterEmbedder()], [animals, fruits], contexts=("own", "foreign"))
+    both = words.join(letters)
+    assert both.systems == ["BM25", "letters, own context", "letters, foreign context"]
+    assert both.foreign_sets == letters.foreign_sets
+    together = evaluate([BM25(), LetterEmbedder()], [animals, fruits], contexts=("own", "foreign"))
+    assert both == together
+
+
+def test_evaluations_that_do_not_fit_together_are_not_joined(animals, fruits):
+    words = evaluate([BM25()], [animals])
+    for other in (words, evaluate([LetterEmbedder()], [fruits]), evaluate([LetterEmbedder()], [animals], seed=1)):
+        with pytest.raises(ValueError, match="Only evaluations of different systems on the same sets"):
+            words.join(other)
+
+
 def test_a_corpus_of_several_blocks_is_searched_whole():
     corpus = {f"d{number}": "ab" for number in range(9000)} | {"last": "c"}
     retrieval_set = RetrievalSet("letters", corpus, {"q": "c"}, {"q": {"last": 1}})

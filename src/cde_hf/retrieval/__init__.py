@@ -14,6 +14,7 @@ from .index import ContextualIndex, SearchHit
 from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex
+from .remembering import RememberingEmbedder
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
 from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
@@ -39,6 +40,7 @@ __all__ = [
     "QdrantIndex",
     "Ranker",
     "Ranking",
+    "RememberingEmbedder",
     "SearchHit",
     "SentenceTransformerEmbedder",
     "VectorOrigin",

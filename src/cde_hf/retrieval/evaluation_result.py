@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,23 @@ class Evaluation:
         return compare_scores(
             [self.scores[name][first][metric] for name in names], [self.scores[name][second][metric] for name in names]
         )
+
+    def join(self, other: "Evaluation") -> "Evaluation":
+        """
+        The rows of both, for systems that were evaluated apart, each in the contexts that mean something to it.
+
+        Args:
+            other (`Evaluation`):
+                An evaluation of other systems on the same queries, with the same context documents.
+        """
+        settings = [(part.sets, part.context_size, part.seed) for part in (self, other)]
+        if settings[0] != settings[1] or set(self.systems) & set(other.systems):
+            raise ValueError(
+                "Only evaluations of different systems on the same sets in contexts of the same size and seed can be "
+                f"joined, got {settings[0]} with {self.systems} and {settings[1]} with {other.systems}."
+            )
+        scores = {name: {**self.scores[name], **other.scores[name]} for name in self.sets}
+        return replace(self, scores=scores, foreign_sets={**self.foreign_sets, **other.foreign_sets})
 
     def to_markdown(self, metric: str = "ndcg@10", *, baseline: str | None = None) -> str:
         """
