@@ -1,4 +1,4 @@
-"""The code of the pages on the index, ONNX and the Hub runs as it stands."""
+"""The code of the quickstart and of the pages on the index, ONNX and the Hub runs as it stands."""
 
 import re
 from pathlib import Path
@@ -16,6 +16,15 @@ def run_page(name, folder, monkeypatch):
     for block in blocks:
         exec(block, names)
     return len(blocks), names
+
+
+def test_the_quickstart(tmp_path, monkeypatch):
+    num_blocks, names = run_page("quickstart.md", tmp_path, monkeypatch)
+    assert num_blocks == 8
+    assert names["trainer"].state.global_step == 3
+    assert names["vectors"].shape == (5, 384)
+    assert names["index"].search("remember what a function returned", depth=1)[0].document_id == "cache"
+    assert names["evaluation"].mean("mine, own context") > 0.3
 
 
 def test_the_page_on_the_index(tmp_path, monkeypatch):
