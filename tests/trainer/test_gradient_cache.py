@@ -78,7 +78,7 @@ def cached(encoder, step, size, context_size, **options):
     return cache.compute_loss(step, loss_function)
 
 
-KINDS = ["joint", "prefix", "plain"]
+KINDS = ["joint", "prefix", "separate", "plain"]
 SIZES = [MiniBatchSize(1), MiniBatchSize(3), MiniBatchSize(13), MiniBatchSize(50), MiniBatchSize(num_tokens=20)]
 
 

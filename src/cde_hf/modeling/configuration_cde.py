@@ -35,6 +35,11 @@ class CDEConfig(PreTrainedConfig):
         context_attention (`str`, *optional*, defaults to `"joint"`):
             `"joint"`: context and text attend to each other, as in the paper. `"prefix"`: context and soft prompt
             attend only to each other, so that their keys and values are computed once and serve every text.
+        separate_context (`bool`, *optional*, defaults to `False`):
+            In prefix attention, whether text tokens attend to the context apart from the text, with weights that sum
+            to one on either side, through a projection of the context's values that starts at zero. A model around an
+            encoder then starts as that encoder and learns to read the context; else the tokens of a context that means
+            nothing yet take attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
             being the share of the context documents that contain it and `a` the `frequency_scale`.
@@ -91,6 +96,7 @@ class CDEConfig(PreTrainedConfig):
     num_vectors_per_document: int = 1
     num_soft_prompts: int = 8
     context_attention: Literal["joint", "prefix"] = "joint"
+    separate_context: bool = False
     pooling: Literal["mean", "context_frequency"] = "mean"
     frequency_scale: float | int = 0.1
     learn_frequency_scale: bool = False
@@ -197,6 +203,13 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
                 f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
+            )
+
+    def validate_separate_context(self):
+        if self.separate_context and self.context_attention != "prefix":
+            raise ValueError(
+                "`separate_context=True` needs `context_attention='prefix'`, got "
+                f"`context_attention='{self.context_attention}'`. Set `separate_context=False`."
             )
 
     def validate_context_as_sequence(self):

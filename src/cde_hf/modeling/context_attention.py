@@ -26,7 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_choice import CHOSEN_PREFIX, WISHED_PREFIX, choose_attention
 from .backbones import has_local_layers
-from .merged_attention import is_merging_faster, merged_attention
+from .merged_attention import as_one_text, is_merging_faster, merged_attention
 
 
 LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
@@ -55,6 +55,7 @@ def context_attention_forward(
     wrapped_name: str,
     recorded: RecordedBlock | None = None,
     context_keys_values: LayerKeysValues | None = None,
+    separate_context: bool = False,
     position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
@@ -75,24 +76,28 @@ def context_attention_forward(
             is.
         context_keys_values (`tuple`, *optional*):
             Keys and values of each layer, of shape `(1, num_heads, num_block_tokens, head_dim)`.
+        separate_context (`bool`, *optional*, defaults to `False`):
+            Whether attention to the context is added to that to the text, each with weights that sum to one; the mask
+            is then that of the text alone.
     """
+    attend = partial(_attend, wrapped_name, module, **kwargs)
     if recorded is not None and module.layer_idx not in recorded.keys_values:
         recorded.keys_values[module.layer_idx] = (key, value)
     if context_keys_values is not None:
         context_key, context_value = context_keys_values[module.layer_idx]
         # A block may come from another device, precision or autocast state than the texts that it serves.
         context_key, context_value = context_key.to(key), context_value.to(value)
+        if separate_context:
+            output, probabilities = attend(query, key, value, attention_mask)
+            context_output, _ = attend(as_one_text(query), context_key, context_value, None)
+            return output + context_output.view_as(output), probabilities
         has_dropout = kwargs.get("dropout", 0.0) > 0  # of the probabilities, which merging never sees
         if wrapped_name == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
         key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
         value = torch.cat([context_value.expand(len(value), -1, -1, -1), value], dim=2)
-    if wrapped_name == "eager":
-        return _eager_attention(module, query, key, value, attention_mask, **kwargs)
-    if wrapped_name.startswith("flash"):
-        return _flash_attention(module, query, key, value, attention_mask, wrapped_name=wrapped_name, **kwargs)
-    return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
+    return attend(query, key, value, attention_mask)
 
 
 def use_context_attention(backbone: PreTrainedModel) -> None:
@@ -160,6 +165,22 @@ def _layer_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mas
         "full_attention": create_bidirectional_mask(**arguments),
         "sliding_attention": create_bidirectional_mask(**arguments, and_mask_function=sees),
     }
+
+
+def _attend(
+    wrapped_name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **kwargs,
+) -> tuple[Tensor, Tensor | None]:
+    if wrapped_name == "eager":
+        return _eager_attention(module, query, key, value, attention_mask, **kwargs)
+    if wrapped_name.startswith("flash"):
+        return _flash_attention(module, query, key, value, attention_mask, wrapped_name=wrapped_name, **kwargs)
+    return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
 
 
 def _eager_attention(

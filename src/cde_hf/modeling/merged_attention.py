@@ -104,12 +104,12 @@ class _MergedAttention(torch.autograd.Function):
         settings = {"dropout_p": 0.0, "is_causal": False, "scale": ctx.scaling}
         # Step (4)
         context_query_gradient, *context_gradients = _attend_backward(
-            _as_one_text(gradient),
-            _as_one_text(query),
+            as_one_text(gradient),
+            as_one_text(query),
             context_key,
             context_value,
-            _as_one_text(output),
-            _as_one_text(logarithm),
+            as_one_text(output),
+            as_one_text(logarithm),
             **settings,
         )
         # Step (5)
@@ -131,7 +131,7 @@ def _attend_and_merge(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The merged outputs, and the logarithms of both sums of exponentials."""
     # Step (1)
-    context_output, context_logarithm = _attend(_as_one_text(query), context_key, context_value, scale=scaling)
+    context_output, context_logarithm = _attend(as_one_text(query), context_key, context_value, scale=scaling)
     context_output = _as_texts(context_output, len(query))
     context_logarithm = _as_texts(context_logarithm, len(query))
     # Step (2)
@@ -141,14 +141,14 @@ def _attend_and_merge(
     return own_output.lerp_(context_output, context_share), context_logarithm, own_logarithm
 
 
-def _as_one_text(tensor: Tensor) -> Tensor:
+def as_one_text(tensor: Tensor) -> Tensor:
     """From `(batch_size, num_heads, sequence_length, ...)` to `(1, num_heads, batch_size * sequence_length, ...)`."""
     return tensor if len(tensor) == 1 else tensor.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
 def _as_texts(tensor: Tensor, batch_size: int) -> Tensor:
-    """The way back from [`_as_one_text`]."""
+    """The way back from [`as_one_text`]."""
     return tensor if batch_size == 1 else tensor.squeeze(0).unflatten(1, (batch_size, -1)).transpose(0, 1)
 
 
-__all__ = ["is_merging_faster", "merged_attention"]
+__all__ = ["as_one_text", "is_merging_faster", "merged_attention"]

@@ -90,6 +90,9 @@ class CDEModel(PreTrainedModel):
         if isinstance(module, SecondStage):
             if self.config.has_null_embedding:
                 initialization.normal_(module.null_embedding, std=self.config.initializer_range)
+            if self.config.separate_context:
+                for projection in module.context_value_projections:
+                    initialization.zeros_(projection.weight)
             if self.config.learn_frequency_scale:
                 scale = torch.tensor(float(self.config.frequency_scale))
                 initialization.copy_(module.log_frequency_scale, scale.log())
@@ -112,7 +115,8 @@ class CDEModel(PreTrainedModel):
         Builds an untrained model around an encoder: both stages start from its weights.
 
         The output head has a residual connection and starts at zero, so that the embedding starts as the mean of the
-        text tokens, as in the encoder; what is new is that they see the context.
+        text tokens, as in the encoder. What is new is that they see the context: in prefix attention by a separate
+        attention that adds nothing yet, so that the model starts exactly as the encoder.
 
         Args:
             name_or_path (`str` or `Path`):
@@ -139,10 +143,11 @@ class CDEModel(PreTrainedModel):
             first_stage_config["num_hidden_layers"] = first_stage_layers
             if "layer_types" in first_stage_config:
                 first_stage_config["layer_types"] = first_stage_config["layer_types"][:first_stage_layers]
+        is_prefix = config_fields.get("context_attention") == "prefix"
         config = CDEConfig(
             first_stage_config=first_stage_config,
             second_stage_config=encoder_config.to_dict(),
-            **{"output_residual": True, **config_fields},
+            **{"output_residual": True, "separate_context": is_prefix, **config_fields},
         )
         encoder = AutoModel.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
         model = cls(config)

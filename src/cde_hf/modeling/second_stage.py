@@ -34,6 +34,11 @@ class SecondStage(nn.Module):
             )
         if config.has_null_embedding:
             self.null_embedding = nn.Parameter(torch.empty(hidden_size))
+        if config.separate_context:
+            num_layers = config.second_stage_config.num_hidden_layers
+            self.context_value_projections = nn.ModuleList(
+                nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
+            )
         if config.learn_frequency_scale:
             self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
@@ -142,8 +147,8 @@ class SecondStage(nn.Module):
         )
         # In one piece per head, which is faster to read for every text to come.
         keys_values = tuple(
-            (recorded.keys_values[index][0].contiguous(), recorded.keys_values[index][1].contiguous())
-            for index in range(self.backbone.config.num_hidden_layers)
+            (key.contiguous(), self._project_values(value, index).contiguous())
+            for index, (key, value) in sorted(recorded.keys_values.items())
         )
         if block.requires_grad and not keys_values[-1][0].requires_grad:
             raise ValueError(
@@ -159,14 +164,23 @@ class SecondStage(nn.Module):
         self._check_block(block)
         inputs_embeds = self._embed_text(input_ids)
         num_block_tokens = self.config.num_block_tokens
-        visible = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
+        num_visible = 0 if self.config.separate_context else num_block_tokens  # tokens in one softmax with the text
+        visible = nn.functional.pad(attention_mask, (num_visible, 0), value=1)
         output = self.backbone(
             inputs_embeds=inputs_embeds,
-            attention_mask=text_masks(self.backbone, inputs_embeds, visible, num_block_tokens),
+            attention_mask=text_masks(self.backbone, inputs_embeds, visible, num_visible),
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device)[:, num_block_tokens:],
             context_keys_values=block.keys_values,
+            separate_context=self.config.separate_context,
         )
         return output.last_hidden_state
+
+    def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
+        """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
+        if not self.config.separate_context:
+            return value
+        projected = self.context_value_projections[layer_index](value.transpose(1, 2).flatten(2))
+        return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
 
     def _attend_jointly(
         self,
