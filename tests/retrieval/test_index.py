@@ -10,7 +10,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
-from cde_hf.retrieval import faiss_vectors
+from cde_hf.retrieval import index_kinds
+from cde_hf.retrieval.flat_vectors import FlatVectors
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -153,11 +154,11 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 3)
+    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 3)
     rows = ContextualIndex.build(minilm, CORPUS)._rows
     assert isinstance(rows.faiss_index, faiss.IndexHNSW)
-    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows.faiss_index, faiss.IndexFlat)
+    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows, FlatVectors)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):

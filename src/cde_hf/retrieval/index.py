@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +16,9 @@ from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
 from .document_vectors import check_origin, encode_documents
 from .drift import CorpusMoments, Drift, measure_drift
-from .faiss_vectors import FaissVectors, IndexKind
 from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
 from .index_folder import read_folder, write_folder
+from .index_kinds import IndexKind, build_rows, read_rows
 from .model_contexts import (
     context_of,
     context_size,
@@ -30,6 +29,7 @@ from .model_contexts import (
 )
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
+from .vector_rows import VectorRows
 
 
 FORMAT_VERSION = 1
@@ -79,7 +79,7 @@ class ContextualIndex:
     def __init__(
         self,
         model: SentenceTransformer,
-        rows: FaissVectors,
+        rows: VectorRows,
         document_ids: list[str],
         texts: list[str | None],
         *,
@@ -128,7 +128,7 @@ class ContextualIndex:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
         vectors = encode_documents(model, texts, batch_size)
-        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+        return cls(model, build_rows(vectors, kind=kind), document_ids, texts)
 
     @classmethod
     def from_vectors(
@@ -170,7 +170,7 @@ class ContextualIndex:
         vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
         texts = checked_texts(texts, len(document_ids))
         check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+        return cls(model, build_rows(vectors, kind=kind), document_ids, texts)
 
     @classmethod
     def from_encoded(
@@ -377,7 +377,7 @@ class ContextualIndex:
         self._compact()
         context = context_of(self.model)
         writers = {
-            "vectors.faiss": lambda path: faiss.write_index(self._rows.faiss_index, str(path)),
+            self._rows.file_name: self._rows.write,
             "documents.parquet": partial(_write_documents, self._document_ids, self._texts),
         }
         if context is not None:
@@ -421,10 +421,9 @@ class ContextualIndex:
         context = load_context(paths["context.safetensors"]) if "context.safetensors" in paths else None
         model = with_context(model, context)
         table = pq.read_table(paths["documents.parquet"])
-        rows = FaissVectors(faiss.read_index(str(paths["vectors.faiss"])))
         then = facts["when_built"]
         moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
-        index = cls(model, rows, table["id"].to_pylist(), table["text"].to_pylist(), moments=moments)
+        index = cls(model, read_rows(paths), table["id"].to_pylist(), table["text"].to_pylist(), moments=moments)
         if index.origin != origin:
             raise ValueError(
                 f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
