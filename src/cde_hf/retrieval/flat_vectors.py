@@ -1,8 +1,8 @@
 """
 Rows of vectors in one array, with exact search.
 
-The search is that of FAISS' flat index. The array is NumPy's, which asks the system for large pages, as FAISS does not:
-building and searching are faster with them.
+The search is that of FAISS' flat index. The array is NumPy's, which asks the system for large pages; FAISS does not.
+Building and searching are faster with them.
 """
 
 from pathlib import Path
