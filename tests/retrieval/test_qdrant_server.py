@@ -13,13 +13,9 @@ from cde_hf import ContextualIndex, QdrantIndex, contextualize
 qdrant_client = pytest.importorskip("qdrant_client")
 models = qdrant_client.models
 
-CORPUS = {
-    "cat": "The cat sleeps on the sofa.",
-    "dog": "The dog barks at the moon.",
-    "owl": "The owl hunts by night.",
-    "whale": "The whale sings in the deep sea.",
-}
-QUERIES = ["Who makes noise?", "sofa", "a bird"]
+TEXTS = ["Water boils at a hundred degrees.", "Iron rusts in wet air.", "Gold does not rust.", "Ice swims on water."]
+CORPUS = dict(zip(["water", "iron", "gold", "ice"], TEXTS, strict=True))
+QUERIES = ["What gets hot?", "a precious metal", "something cold"]
 
 
 class QdrantServer(ThreadingHTTPServer):
@@ -119,37 +115,37 @@ def hits_of(index):
 
 
 def test_a_server_gives_what_local_mode_gives(server, index, minilm):
-    local = QdrantIndex.upload(index, qdrant_client.QdrantClient(":memory:"), "animals", batch_size=3)
-    remote = QdrantIndex.upload(index, server.url, "animals", batch_size=3)
+    local = QdrantIndex.upload(index, qdrant_client.QdrantClient(":memory:"), "matter", batch_size=3)
+    remote = QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     assert len(remote) == len(local) == 4 and hits_of(remote) == hits_of(local)
     for each in (local, remote):
-        each.add({"wolf": "The wolf howls at the moon."})
-        with pytest.raises(ValueError, match="1 of 1 documents have ids that are in the collection, such as 'cat'"):
-            each.add({"cat": "text"})
-        each.delete(["dog"])
+        each.add({"lead": "Lead is a heavy metal."})
+        with pytest.raises(ValueError, match="1 of 1 documents have ids that are in the collection, such as 'gold'"):
+            each.add({"gold": "text"})
+        each.delete(["iron"])
     assert len(remote) == len(local) == 4 and hits_of(remote) == hits_of(local)
-    assert {hit.document_id for hits in hits_of(remote) for hit in hits} <= {"cat", "owl", "whale", "wolf"}
-    opened = QdrantIndex.open(server.url, "animals", contextualize(minilm, ["Another context."]))
+    assert {hit.document_id for hits in hits_of(remote) for hit in hits} <= {"water", "gold", "ice", "lead"}
+    opened = QdrantIndex.open(server.url, "matter", contextualize(minilm, ["Another context."]))
     assert opened.origin == index.origin and hits_of(opened) == hits_of(local)
-    with pytest.raises(ValueError, match="`animals` already holds an index"):
-        QdrantIndex.upload(index, server.url, "animals")
+    with pytest.raises(ValueError, match="`matter` already holds an index"):
+        QdrantIndex.upload(index, server.url, "matter")
 
 
 def test_the_calls_are_those_of_the_rest_interface(server, index):
-    remote = QdrantIndex.upload(index, server.url, "animals", batch_size=3)
+    remote = QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     remote.search(QUERIES[0])
-    remote.delete(["dog"])
+    remote.delete(["iron"])
     assert server.calls == [
-        ("GET", "/collections/animals-context/exists", ""),
-        ("GET", "/collections/animals/exists", ""),
-        ("PUT", "/collections/animals", ""),
-        ("PUT", "/collections/animals/points", "wait=true"),
-        ("PUT", "/collections/animals/points", "wait=true"),
-        ("GET", "/collections/animals-context/exists", ""),
-        ("PUT", "/collections/animals-context", ""),
-        ("PUT", "/collections/animals-context/points", "wait=true"),
-        ("POST", "/collections/animals/points/query", ""),
-        ("POST", "/collections/animals/points/delete", "wait=true"),
+        ("GET", "/collections/matter-context/exists", ""),
+        ("GET", "/collections/matter/exists", ""),
+        ("PUT", "/collections/matter", ""),
+        ("PUT", "/collections/matter/points", "wait=true"),
+        ("PUT", "/collections/matter/points", "wait=true"),
+        ("GET", "/collections/matter-context/exists", ""),
+        ("PUT", "/collections/matter-context", ""),
+        ("PUT", "/collections/matter-context/points", "wait=true"),
+        ("POST", "/collections/matter/points/query", ""),
+        ("POST", "/collections/matter/points/delete", "wait=true"),
     ]
 
 
@@ -162,15 +158,15 @@ FAILURES = [
 
 @pytest.mark.parametrize(("failure", "error", "message"), FAILURES)
 def test_a_failing_server_is_named_by_every_call(server, index, minilm, failure, error, message):
-    remote = QdrantIndex.upload(index, server.url, "animals")
+    remote = QdrantIndex.upload(index, server.url, "matter")
     server.failure = failure
     for call in (
         lambda: remote.search(QUERIES[0]),
-        lambda: remote.add({"hen": "The hen lays eggs."}),
-        lambda: remote.delete(["cat"]),
+        lambda: remote.add({"tin": "Tin melts soon."}),
+        lambda: remote.delete(["gold"]),
         lambda: len(remote),
         lambda: QdrantIndex.upload(index, server.url, "others"),
-        lambda: QdrantIndex.open(server.url, "animals", minilm),
+        lambda: QdrantIndex.open(server.url, "matter", minilm),
     ):
         with pytest.raises(error, match=message):
             call()
@@ -182,11 +178,11 @@ def test_a_failing_server_is_named_by_every_call(server, index, minilm, failure,
 def test_an_upload_that_failed_goes_on(server, index, minilm, failure, error, message):
     server.failure, server.num_good = failure, 4  # the first documents are there, the last ones not
     with pytest.raises(error, match=message):
-        QdrantIndex.upload(index, server.url, "animals", batch_size=3)
+        QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     server.failure = None
     with pytest.raises(ValueError, match="found an unfinished upload"):
-        QdrantIndex.open(server.url, "animals", minilm)
-    uploaded = QdrantIndex.upload(index, server.url, "animals", batch_size=3)
+        QdrantIndex.open(server.url, "matter", minilm)
+    uploaded = QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     assert len(uploaded) == 4
     assert [hit.document_id for hit in uploaded.search(QUERIES[1])] == [
         hit.document_id for hit in index.search(QUERIES[1])
@@ -195,4 +191,4 @@ def test_an_upload_that_failed_goes_on(server, index, minilm, failure, error, me
 
 def test_a_server_that_is_not_there_is_named(index):
     with pytest.raises(ConnectionError, match="gave no answer that can be read .*Connection refused"):
-        QdrantIndex.upload(index, "http://127.0.0.1:9", "animals")
+        QdrantIndex.upload(index, "http://127.0.0.1:9", "matter")
