@@ -16,7 +16,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .index import ContextualIndex, SearchHit
+from .document_rows import SearchHit
+from .index import ContextualIndex
 from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
 from .qdrant_connection import clear_errors, connect, import_qdrant
