@@ -48,7 +48,7 @@ bench-full: install  ## The same with more lengths, batches and rounds (more tha
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py
 
-bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (12 minutes on two busy cores)
+bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (more than 20 minutes on two busy cores)
 	$(OFFLINE) $(BIN)/python benchmarks/training.py
 
 bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)

@@ -3,8 +3,9 @@ Time and memory of a training step: biencoder, joint and prefix attention, plain
 
 1. Times: all ways run in turn, several times; the best time of each counts. sentence-transformers' cached loss runs
    beside ours, on the same backbone and the same tokens.
-2. Memory: each way and batch size in a process of its own. What counts is the peak above what the process held before
-   its first step.
+2. Memory: each way and batch size in a process of its own; the peak of the first step and of several, above what the
+   process held before, and of the whole process. Small batches take more steps, so that all see the same number of
+   pairs: what the allocator has cut up and cannot use again grows with the number of mini-batches, not with the batch.
 
 Read the ratios: the times belong to the machine.
 """
@@ -32,6 +33,7 @@ from cde_hf.trainer.steps import ContextInputs, StepInputs, embed_plainly
 
 VOCAB_SIZE, NUM_SURROGATE_DIMS = 30_528, 128
 KINDS = ("biencoder", "prefix", "joint")
+MEASURES = ("MiB above the start, first step", "MiB above the start, as many pairs", "MiB of the whole process")
 
 
 def build_model(kind: str, args: argparse.Namespace) -> nn.Module:
@@ -159,35 +161,45 @@ def time_table(args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def peak_memory(kind: str, batch_size: int, mini_batch_size: int | None, args: argparse.Namespace) -> float:
-    """MiB that a step needs at its peak, above what the process held before; measured in this process."""
+def peak_memory(
+    kind: str, batch_size: int, num_steps: int, mini_batch_size: int | None, args: argparse.Namespace
+) -> tuple[float, ...]:
+    """The numbers of `MEASURES`, in MiB, of some steps in this process."""
     torch.set_num_threads(1)
     model, step = build_model(kind, args), make_step(batch_size, args)
     run_step(model, make_step(2, args), mini_batch_size)  # so that libraries and gradients are there
     Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is held now
-    before = psutil.Process().memory_info().rss
-    run_step(model, step, mini_batch_size)
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024 - before / 2**20
+    before = psutil.Process().memory_info().rss / 2**20
+    peaks = []
+    for _ in range(num_steps):
+        run_step(model, step, mini_batch_size)
+        status = Path("/proc/self/status").read_text()
+        peaks.append(int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024)
+    return peaks[0] - before, peaks[-1] - before, peaks[-1]
 
 
-def memory_table(args: argparse.Namespace) -> list[str]:
-    """Peak memory by batch size."""
+def memory_tables(args: argparse.Namespace) -> list[str]:
+    """Peak memory by batch size: a table for each measure."""
     context = multiprocessing.get_context("spawn")
-    lines = ["| MiB at the peak | " + " | ".join(f"batch {size}" for size in args.memory_batch_sizes) + " | ratio |"]
-    lines.append("|---" * (len(args.memory_batch_sizes) + 2) + "|")
+    columns = [f"batch {size}" for size in args.memory_batch_sizes]
+    tables = [
+        [f"| {' | '.join([measure, *columns, 'ratio'])} |", "|---" * (len(columns) + 2) + "|"] for measure in MEASURES
+    ]
     for kind in KINDS:
         for mini_batch_size in (args.mini_batch_size, None):
-            peaks = []
-            for batch_size in args.memory_batch_sizes:
-                if mini_batch_size is None and batch_size > args.max_plain_batch_size:
-                    continue
+            sizes = args.memory_batch_sizes
+            if mini_batch_size is None:
+                sizes = [size for size in sizes if size <= args.max_plain_batch_size]
+            numbers = []
+            for batch_size in sizes:
+                num_steps = max(sizes) // batch_size
                 with context.Pool(1) as pool:
-                    peaks.append(pool.apply(peak_memory, (kind, batch_size, mini_batch_size, args)))
-            cells = [f"{peak:.0f}" for peak in peaks] + [""] * (len(args.memory_batch_sizes) - len(peaks))
+                    numbers.append(pool.apply(peak_memory, (kind, batch_size, num_steps, mini_batch_size, args)))
             way = "plain" if mini_batch_size is None else "cached"
-            lines.append(f"| {kind}, {way} | {' | '.join(cells)} | {peaks[-1] / peaks[0]:.2f}x |")
-    return lines
+            for table, peaks in zip(tables, zip(*numbers, strict=True), strict=True):
+                cells = [f"{peak:.0f}" for peak in peaks] + [""] * (len(columns) - len(peaks))
+                table.append(f"| {kind}, {way} | {' | '.join(cells)} | {peaks[-1] / peaks[0]:.2f}x |")
+    return [line for table in tables for line in (*table, "")]
 
 
 def main() -> None:
@@ -201,8 +213,14 @@ def main() -> None:
     parser.add_argument("--memory-batch-sizes", type=int, nargs="+", default=[64, 256, 1024], help="for the memory")
     parser.add_argument("--max-plain-batch-size", type=int, default=256, help="largest batch without caching")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the best counts (default: 5)")
+    parser.add_argument(
+        "--tables", nargs="+", choices=["times", "memory"], default=["times", "memory"], help="what to measure"
+    )
     args = parser.parse_args()
-    sys.stdout.write("\n".join([*time_table(args), "", *memory_table(args)]) + "\n")
+    tables = {"times": time_table, "memory": memory_tables}
+    for name in args.tables:
+        sys.stdout.write("\n".join([*tables[name](args), ""]) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
@@ -21,6 +23,45 @@ def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
     model, report = AutoModel.from_pretrained(tmp_path / "cde-small-v1", output_loading_info=True)
     assert not any(report.values())
     assert model.config.context_size == 12
+
+
+WITHOUT_THE_PACKAGE = """
+import sys
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "cde_hf":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+model = AutoModel.from_pretrained("cde-small-v1", trust_remote_code=True)
+inputs = load_file(sys.argv[1])
+with torch.no_grad():
+    context = model.first_stage_model(
+        input_ids=inputs["context_input_ids"], attention_mask=inputs["context_attention_mask"]
+    )
+    documents = model.second_stage_model(
+        input_ids=inputs["document_input_ids"],
+        attention_mask=inputs["document_attention_mask"],
+        dataset_embeddings=context,
+    )
+save_file({"first_stage": context, "documents": documents}, "outputs.safetensors")
+"""
+
+
+def test_a_converted_checkpoint_loads_by_its_name_where_the_package_is_absent(fixtures, tmp_path):
+    fixture = fixtures / "cde-v1-tiny"
+    main(["convert", str(fixture), str(tmp_path / "cde-small-v1")])
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, str(fixture / "inputs.safetensors")]
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": ""}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    expected = load_file(fixture / "expected_variants.safetensors")
+    for name, tensor in load_file(tmp_path / "outputs.safetensors").items():
+        torch.testing.assert_close(tensor, expected[f"training.{name}"], atol=3e-5, rtol=0)
 
 
 def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):

@@ -137,7 +137,10 @@ def _short(text: str | None, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def _add_encoding_arguments(command: argparse.ArgumentParser) -> None:
+def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: str) -> None:
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("corpus", metavar="CORPUS", type=Path, help=corpus_help)
+    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument(
         "--frequency-pooling",
         action="store_true",
@@ -161,10 +164,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --frequency-pooling",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("corpus", metavar="CORPUS", type=Path, help=_CORPUS_HELP)
-    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    _add_encoding_arguments(command)
+    _add_encoding_arguments(command, corpus_help=_CORPUS_HELP)
     command.set_defaults(run=encode)
 
 
@@ -179,16 +179,13 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf index minilm corpus.jsonl my-index --frequency-pooling",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("corpus", metavar="CORPUS", type=Path, help=f"{_CORPUS_HELP}, or of `cde-hf encode`")
-    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
+    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP}, or of `cde-hf encode`")
     command.add_argument(
         "--kind",
         choices=["auto", "flat", "hnsw", "ivf"],
         default="auto",
         help="flat is exact; auto is flat up to 500,000 documents and hnsw beyond",
     )
-    _add_encoding_arguments(command)
     command.set_defaults(run=index)
 
 

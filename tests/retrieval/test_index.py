@@ -10,7 +10,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
-from cde_hf.retrieval import faiss_vectors
+from cde_hf.retrieval import index_kinds
+from cde_hf.retrieval.flat_vectors import FlatVectors
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -147,17 +148,17 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
     found = index.search_vectors(queries, origin=index.origin, depth=3)
     assert not {name for hits in found for name in ids(hits)} & set(names[:10])
     assert [ids(hits)[0] for hits in found[10:]] == names[10:20]
-    index._compact()
+    index._rows.compact()
     assert [ids(hits)[0] for hits in index.search_vectors(queries, origin=index.origin)][10:] == names[10:20]
     assert index.vectors.shape == (590, 384)
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 3)
-    rows = ContextualIndex.build(minilm, CORPUS)._rows
-    assert isinstance(rows.faiss_index, faiss.IndexHNSW)
-    monkeypatch.setattr(faiss_vectors, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows.faiss_index, faiss.IndexFlat)
+    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 3)
+    vectors = ContextualIndex.build(minilm, CORPUS)._rows._vectors
+    assert isinstance(vectors.faiss_index, faiss.IndexHNSW)
+    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._vectors, FlatVectors)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):

@@ -10,6 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from cde_hf import find_last_checkpoint
+
 
 # The runs on two processes are shared by all tests of this file, so one worker must have them all.
 pytestmark = pytest.mark.xdist_group("distributed")
@@ -213,6 +215,36 @@ def test_two_nodes_make_the_gradients_of_one(cases, on_one, tmp_path):
     found, facts = results_of(tmp_path, name)
     assert facts["num_processes"] == 2
     assert max(largest_errors(found, on_one(name)).values()) <= 1e-9
+
+
+def test_sigterm_on_one_process_stops_both_at_one_step_and_resumes_bit_identical(launch, plan_folder):
+    common = {
+        "model": {"kind": "prefix", "dropout": 0.1, "sequence_dropout_prob": 0.1},
+        "max_steps": 10,
+        "per_device_train_batch_size": 8,
+        "gather_across_devices": True,
+        "gradient_accumulation_steps": 2,
+        "mini_batch_size": 3,
+        "plan_folder": plan_folder,
+        "save_steps": 100,
+    }
+    cut = {"name": "cut", **common, "terminate": [1, 5], "save_strategy": "steps"}
+    folder = launch([{"name": "whole", **common}, cut], num_processes=2)
+    expected, facts = results_of(folder, "whole")
+    assert facts["ends"] == [[10, False], [10, False]]
+    assert results_of(folder, "cut")[1]["ends"] == [[6, True], [6, True]]
+    checkpoint = find_last_checkpoint(folder / "cut")
+    assert checkpoint.name == "checkpoint-6"
+    assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+
+    again = launch([{"name": "resumed", **common, "resume": str(checkpoint)}], num_processes=2)
+    found, facts = results_of(again, "resumed")
+    assert facts["ends"] == [[10, False], [10, False]]
+    assert {name.split(".")[0] for name in found} == {"0", "1", "2", "3", "weights"}
+    for name, tensor in found.items():
+        part, rest = name.split(".", 1)
+        expected_name = name if part == "weights" else f"{int(part) + 6}.{rest}"
+        assert torch.equal(tensor, expected[expected_name]), name
 
 
 REFERENCES = Path(__file__).with_name("reference_trajectories.json")

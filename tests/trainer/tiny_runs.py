@@ -19,6 +19,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -236,6 +237,17 @@ class Killer(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Terminator(TrainerCallback):
+    """Sends SIGTERM to one of the processes, during the step after `step`."""
+
+    def __init__(self, process_index, step):
+        self.process_index, self.step = process_index, step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if args.process_index == self.process_index and state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def run(
     output_dir,
     *,
@@ -246,19 +258,20 @@ def run(
     plan_folder=None,
     resume=None,
     kill=None,
+    terminate=None,
     **arguments,
 ):
     """Trains a few steps and gives the trainer, the gradients of each step and the numbers sent in each."""
     pairs = make_pairs(num_negatives=num_negatives)
     plan = BatchPlan.load(plan_folder) if plan_folder else None
     recorder, counter = Recorder(), SyncCounter()
-    killers = [Killer(*kill)] if kill else []
+    enders = ([Killer(*kill)] if kill else []) + ([Terminator(*terminate)] if terminate else [])
     trainer = make_trainer(
         make_model(**(model or {})),
         output_dir,
         pairs=pairs,
         plan=plan,
-        callbacks=[recorder, counter, *killers],
+        callbacks=[recorder, counter, *enders],
         max_steps=max_steps,
         **arguments,
     )
@@ -274,6 +287,7 @@ def main():
     for case in cases:
         name = case.pop("name")
         trainer, recorder, counter = run(output / name, **case)
+        ends = gather_object([[trainer.state.global_step, trainer.was_terminated]])
         if trainer.accelerator.is_main_process:
             tensors = {
                 f"{step}.{key}": value.contiguous()
@@ -283,6 +297,7 @@ def main():
             tensors |= {f"weights.{key}": value.contiguous() for key, value in trainer.model.state_dict().items()}
             save_file(tensors, output / f"{name}.safetensors")
             facts = {
+                "ends": ends,
                 "num_sent": counter.num_sent_by_step,
                 "log": trainer.state.log_history,
                 "num_processes": trainer.accelerator.num_processes,

@@ -7,10 +7,11 @@ from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
 from .corpora import load_corpus, load_documents
 from .corpus_encoding import EncodedCorpus, encode_corpus
+from .document_rows import SearchHit
 from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
-from .index import ContextualIndex, SearchHit
+from .index import ContextualIndex
 from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex

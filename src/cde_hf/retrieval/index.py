@@ -2,24 +2,20 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-import faiss
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
+from .document_rows import DocumentRows, SearchHit
 from .document_vectors import check_origin, encode_documents
 from .drift import CorpusMoments, Drift, measure_drift
-from .faiss_vectors import FaissVectors, IndexKind
 from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
 from .index_folder import read_folder, write_folder
+from .index_kinds import IndexKind, build_rows
 from .model_contexts import (
     context_of,
     context_size,
@@ -33,25 +29,6 @@ from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class SearchHit:
-    """
-    A document that was found.
-
-    Args:
-        document_id (`str`):
-            Its id.
-        score (`float`):
-            Inner product of its vector with the query's; the cosine, if the model compares by it.
-        text (`str`, *optional*):
-            Its text, if the index has it.
-    """
-
-    document_id: str
-    score: float
-    text: str | None = None
 
 
 class ContextualIndex:
@@ -79,18 +56,13 @@ class ContextualIndex:
     def __init__(
         self,
         model: SentenceTransformer,
-        rows: FaissVectors,
-        document_ids: list[str],
-        texts: list[str | None],
+        rows: DocumentRows,
         *,
         moments: CorpusMoments | None = None,
     ):
         self.model = model
         self.origin: VectorOrigin = vector_origin(model)
         self._rows = rows
-        self._document_ids = document_ids
-        self._texts = texts
-        self._known_rows: dict[str, int] | None = None
         self._moments = moments
 
     @classmethod
@@ -128,7 +100,7 @@ class ContextualIndex:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
         vectors = encode_documents(model, texts, batch_size)
-        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
 
     @classmethod
     def from_vectors(
@@ -170,7 +142,7 @@ class ContextualIndex:
         vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
         texts = checked_texts(texts, len(document_ids))
         check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, FaissVectors.build(vectors, kind=kind), document_ids, texts)
+        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
 
     @classmethod
     def from_encoded(
@@ -206,17 +178,17 @@ class ContextualIndex:
         return len(self._rows)
 
     def __contains__(self, document_id: str) -> bool:
-        return document_id in self._row_numbers
+        return document_id in self._rows
 
     @property
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of [`ContextualIndex.vectors`]."""
-        return [name for name, is_live in zip(self._document_ids, self._rows.is_live, strict=True) if is_live]
+        return self._rows.document_ids
 
     @property
     def texts(self) -> list[str | None]:
         """Texts of the documents, `None` where they are not known."""
-        return [text for text, is_live in zip(self._texts, self._rows.is_live, strict=True) if is_live]
+        return self._rows.texts
 
     @property
     def vectors(self) -> np.ndarray:
@@ -264,15 +236,7 @@ class ContextualIndex:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
         self._refuse_foreign(origin)
         vectors = checked_vectors(query_vectors, len(query_vectors), is_cosine=self._is_cosine, dim=self._rows.dim)
-        scores, rows = self._rows.search(vectors, max(1, min(depth, len(self))))
-        return [
-            [
-                SearchHit(self._document_ids[row], score, self._texts[row])
-                for row, score in zip(row_list, score_list, strict=True)
-                if row >= 0
-            ]
-            for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True)
-        ]
+        return self._rows.search(vectors, depth)
 
     def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
         """
@@ -290,7 +254,7 @@ class ContextualIndex:
                 "the ids must differ from those in the index."
             )
         document_ids, texts = ids_and_texts(documents)
-        self._refuse_known(document_ids)
+        self._rows.refuse_known(document_ids)
         if texts:
             self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
 
@@ -317,7 +281,7 @@ class ContextualIndex:
         """
         self._refuse_foreign(origin)
         document_ids = checked_ids(document_ids)
-        self._refuse_known(document_ids)
+        self._rows.refuse_known(document_ids)
         vectors = checked_vectors(vectors, len(document_ids), is_cosine=self._is_cosine, dim=self._rows.dim)
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
 
@@ -325,15 +289,9 @@ class ContextualIndex:
         """Takes documents out: all of them, or none if one is not there."""
         if isinstance(document_ids, str):
             raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
-        missing = [document_id for document_id in document_ids if document_id not in self._row_numbers]
-        if missing:
-            raise KeyError(
-                f"{len(missing)} of {len(document_ids)} documents are not in the index, such as {missing[:3]}. "
-                "Nothing was deleted: leave them out."
-            )
+        self._rows.refuse_missing(document_ids)
         self._keep_moments()
-        rows = [self._row_numbers.pop(document_id) for document_id in dict.fromkeys(document_ids)]
-        self._rows.remove(np.array(rows, dtype=np.int64))
+        self._rows.remove(document_ids)
 
     def drift(self, new_documents: Sequence[str] = (), *, batch_size: int = 32) -> Drift:
         """
@@ -374,12 +332,9 @@ class ContextualIndex:
                 A new folder, or that of an index.
         """
         self._keep_moments()
-        self._compact()
+        self._rows.compact()
         context = context_of(self.model)
-        writers = {
-            "vectors.faiss": lambda path: faiss.write_index(self._rows.faiss_index, str(path)),
-            "documents.parquet": partial(_write_documents, self._document_ids, self._texts),
-        }
+        writers = self._rows.writers()
         if context is not None:
             writers["context.safetensors"] = context.save
         facts = {
@@ -420,11 +375,9 @@ class ContextualIndex:
             )
         context = load_context(paths["context.safetensors"]) if "context.safetensors" in paths else None
         model = with_context(model, context)
-        table = pq.read_table(paths["documents.parquet"])
-        rows = FaissVectors(faiss.read_index(str(paths["vectors.faiss"])))
         then = facts["when_built"]
         moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
-        index = cls(model, rows, table["id"].to_pylist(), table["text"].to_pylist(), moments=moments)
+        index = cls(model, DocumentRows.read(paths), moments=moments)
         if index.origin != origin:
             raise ValueError(
                 f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
@@ -445,37 +398,14 @@ class ContextualIndex:
     def _is_cosine(self) -> bool:
         return self.origin.similarity == "cosine"
 
-    @property
-    def _row_numbers(self) -> dict[str, int]:
-        if self._known_rows is None:
-            numbers = np.flatnonzero(self._rows.is_live).tolist()
-            self._known_rows = {self._document_ids[number]: number for number in numbers}
-        return self._known_rows
-
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
         self._keep_moments()
-        first_row = len(self._document_ids)
-        self._rows.add(vectors)
-        self._row_numbers.update({name: first_row + number for number, name in enumerate(document_ids)})
-        self._document_ids.extend(document_ids)
-        self._texts.extend(texts)
+        self._rows.add(document_ids, vectors, texts)
 
     def _keep_moments(self) -> None:
         """Remembers what the corpus was when the index was built, before it changes."""
         if self._moments is None:
             self._moments = CorpusMoments.of(self.vectors)
-
-    def _compact(self) -> None:
-        self._document_ids, self._texts, self._known_rows = self.document_ids, self.texts, None
-        self._rows.compact()
-
-    def _refuse_known(self, document_ids: list[str]) -> None:
-        known = [document_id for document_id in document_ids if document_id in self._row_numbers]
-        if known:
-            raise ValueError(
-                f"{len(known)} of {len(document_ids)} documents have ids that are in the index, such as {known[:3]}. "
-                "Nothing was added: delete these first, or give new ids."
-            )
 
     def _refuse_foreign(self, origin: VectorOrigin) -> None:
         if origin != self.origin:
@@ -491,9 +421,4 @@ def _model_name(model: SentenceTransformer) -> str | None:
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 
-def _write_documents(document_ids: list[str], texts: list[str | None], path: Path) -> None:
-    columns = {"id": pa.array(document_ids, pa.string()), "text": pa.array(texts, pa.string())}
-    pq.write_table(pa.table(columns), path)
-
-
-__all__ = ["ContextualIndex", "SearchHit"]
+__all__ = ["ContextualIndex"]

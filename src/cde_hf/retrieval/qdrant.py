@@ -16,9 +16,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .index import ContextualIndex, SearchHit
+from .document_rows import SearchHit
+from .index import ContextualIndex
 from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
+from .qdrant_connection import clear_errors, connect, import_qdrant
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
@@ -42,6 +44,7 @@ class QdrantIndex:
         self._embedder = SentenceTransformerEmbedder(model, "the model")
 
     @classmethod
+    @clear_errors()
     def upload(
         cls, index: ContextualIndex, location: "str | Path | QdrantClient", collection: str, *, batch_size: int = 256
     ) -> "QdrantIndex":
@@ -61,8 +64,8 @@ class QdrantIndex:
         Returns:
             `QdrantIndex`: The index there.
         """
-        models = _qdrant().models
-        client = _connect(location)
+        models = import_qdrant().models
+        client = connect(location)
         if _read_record(client, collection) is not None:
             raise ValueError(
                 f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it, "
@@ -78,6 +81,7 @@ class QdrantIndex:
         return uploaded
 
     @classmethod
+    @clear_errors()
     def open(cls, location: "str | Path | QdrantClient", collection: str, model: SentenceTransformer) -> "QdrantIndex":
         """
         Opens an index that was uploaded.
@@ -93,7 +97,7 @@ class QdrantIndex:
         Returns:
             `QdrantIndex`: The index.
         """
-        client = _connect(location)
+        client = connect(location)
         record = _read_record(client, collection)
         if record is None:
             state = "an unfinished upload" if client.collection_exists(collection) else "no such collection"
@@ -115,16 +119,19 @@ class QdrantIndex:
             )
         return opened
 
+    @clear_errors()
     def __len__(self) -> int:
         """Number of documents."""
         return self.client.count(self.collection, exact=True).count
 
+    @clear_errors()
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
         """The best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
         return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
 
+    @clear_errors()
     def add(self, documents: Mapping[str, str], *, batch_size: int = 256) -> None:
         """Encodes documents with the index's own context and adds them. Their ids must be new."""
         document_ids, texts = ids_and_texts(documents)
@@ -136,6 +143,7 @@ class QdrantIndex:
             )
         self._upsert(document_ids, texts, self._embedder.embed_documents(texts), batch_size)
 
+    @clear_errors()
     def delete(self, document_ids: Sequence[str]) -> None:
         """Takes documents out."""
         self.client.delete(self.collection, points_selector=[_point_id(name) for name in document_ids])
@@ -143,7 +151,7 @@ class QdrantIndex:
     def _upsert(
         self, document_ids: Sequence[str], texts: Sequence[str | None], vectors: np.ndarray, batch_size: int
     ) -> None:
-        models = _qdrant().models
+        models = import_qdrant().models
         starts = range(0, len(document_ids), batch_size)
         for start in tqdm(starts, desc="Upload documents", unit="batch", disable=len(starts) < 2):
             rows = range(start, min(start + batch_size, len(document_ids)))
@@ -158,7 +166,7 @@ class QdrantIndex:
             self.client.upsert(self.collection, points, wait=True)
 
     def _write_record(self) -> None:
-        models = _qdrant().models
+        models = import_qdrant().models
         name = _context_collection(self.collection)
         payload = {"origin": self.origin.to_dict(), "context": _encode_context(self.model)}
         vectors_config = models.VectorParams(size=1, distance=models.Distance.DOT)
@@ -183,13 +191,6 @@ def _point_id(document_id: str) -> str:
     return str(uuid5(NAMESPACE_URL, document_id))
 
 
-def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
-    if not isinstance(location, (str, Path)):
-        return location
-    is_url = str(location).startswith(("http://", "https://"))
-    return _qdrant().QdrantClient(**({"url": str(location)} if is_url else {"path": str(location)}))
-
-
 def _encode_context(model: SentenceTransformer) -> str | None:
     context = context_of(model)
     if context is None:
@@ -206,14 +207,6 @@ def _decode_context(text: str | None) -> ModelContext:
         path = Path(folder) / "context.safetensors"
         path.write_bytes(base64.b64decode(text))
         return load_context(path)
-
-
-def _qdrant() -> Any:
-    try:
-        import qdrant_client
-    except ImportError as error:
-        raise ImportError("The index in Qdrant needs a package: `pip install 'cde-hf[qdrant]'`.") from error
-    return qdrant_client
 
 
 __all__ = ["QdrantIndex"]
