@@ -79,11 +79,22 @@ def is_merging_faster(query: Tensor, context_key: Tensor) -> bool:
 
 class _MergedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: FunctionCtx, *inputs: Tensor | float | None) -> Tensor:
-        """The output of [`_attend_and_merge`], which has the same arguments."""
-        output, context_logarithm, own_logarithm = _attend_and_merge(*inputs)
-        *tensors, ctx.scaling = inputs
-        ctx.save_for_backward(*tensors, output, torch.logaddexp(context_logarithm, own_logarithm))
+    def forward(
+        ctx: FunctionCtx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        context_key: Tensor,
+        context_value: Tensor,
+        own_mask: Tensor | None,
+        scaling: float | None,
+    ) -> Tensor:
+        output, context_logarithm, own_logarithm = _attend_and_merge(
+            query, key, value, context_key, context_value, own_mask, scaling
+        )
+        logarithm = torch.logaddexp(context_logarithm, own_logarithm)
+        ctx.save_for_backward(query, key, value, context_key, context_value, own_mask, output, logarithm)
+        ctx.scaling = scaling
         return output
 
     @staticmethod
