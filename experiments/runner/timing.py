@@ -1,0 +1,69 @@
+"""The time that runs will take, measured by one step of each kind of model and said before the start."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from tqdm.auto import tqdm
+
+from .config import RunConfig
+from .scoring import EvaluationConfig, load_sets
+from .training import Workspace, is_trained, load_model
+
+
+def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationConfig]]) -> None:
+    """Says how many runs are left and about how long it takes to train and to score them."""
+    looking = tqdm(runs, desc="Looking for runs", leave=False)
+    left = [(config, evaluation) for config, evaluation in looking if not is_trained(workspace.run_folder(config))]
+    shapes = {_shape(config): config for config, _ in left}
+    times = {
+        shape: time_step(workspace, config)
+        for shape, config in tqdm(shapes.items(), desc="Timing a step of each kind", leave=False)
+    }
+    seconds = 0.0
+    for config, evaluation in left:
+        step, text = times[_shape(config)]
+        num_texts = sum(len(each.corpus) + len(each.queries) for each in load_sets(workspace, evaluation))
+        seconds += config.steps * step + len(evaluation.contexts) * num_texts * text
+    sys.stdout.write(
+        f"{len(runs)} runs, {len(runs) - len(left)} of them trained before. To train and score the others takes "
+        f"about {seconds / 60:.0f} minutes.\n"
+    )
+    sys.stdout.flush()
+
+
+def time_step(workspace: Workspace, config: RunConfig) -> tuple[float, float]:
+    """Seconds of a training step, and seconds of a text in an evaluation, on random tokens of full length."""
+    model = load_model(config, workspace.load_encoder(config))
+    tokens = torch.randint(1000, 2000, (2 * config.batch_size, config.max_length))
+    inputs = {"input_ids": tokens}
+    if config.architecture != "biencoder":
+        num_documents = config.context_size if config.has_context else 1
+        inputs["context_input_ids"] = tokens[:1].expand(num_documents, -1)
+
+    def embed() -> torch.Tensor:
+        output = model(**inputs)
+        return output[0] if config.architecture == "biencoder" else output.embeddings
+
+    model.train()
+    step = _best_time(lambda: embed().sum().backward())
+    model.eval()
+    with torch.inference_mode():
+        forward = _best_time(embed)
+    return step, forward / len(tokens)
+
+
+def _best_time(action: Callable[[], object]) -> float:
+    times = []
+    for _ in range(2):
+        start = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _shape(config: RunConfig) -> RunConfig:
+    """The run without what its time does not depend on."""
+    return replace(config, seed=0, batches="random", cluster_size=64, filters=False, learning_rate=0.0, steps=1)

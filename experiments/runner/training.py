@@ -1,0 +1,202 @@
+"""
+Trains a run, unless it was trained before: data, batch plan, model, trainer.
+
+The folder of a run is named after the hash of its identity. It holds the model and, written last, `training.json`: a
+folder without that file was interrupted, and training goes on from its last whole checkpoint.
+"""
+
+import json
+import shutil
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, concatenate_datasets
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, set_seed
+
+from cde_hf import (
+    BatchPlan,
+    CDEModel,
+    ContextualContrastiveTrainer,
+    ContextualTrainingArguments,
+    GraphSettings,
+    KMeansSettings,
+    Prompts,
+    TfidfSurrogate,
+    docstring_split,
+    load_pairs,
+    model_path,
+    prepare_batch_plan,
+    save_biencoder,
+)
+
+from .config import DOCSTRINGS, NUM_SOFT_PROMPTS, RunConfig, file_fingerprint, hash_of
+from .files import write_json
+
+
+NO_PROMPTS = Prompts("", "")
+_STEPS_BETWEEN_CHECKPOINTS = 30
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """
+    Where the data is and where runs are kept.
+
+    Args:
+        runs (`Path`):
+            Folder of the runs, batch plans and cut encoders.
+        data (`Path`, *optional*):
+            Folder with `train/*.jsonl.gz` and `eval/*`. Docstrings need none.
+    """
+
+    runs: Path
+    data: Path | None = None
+
+    @cache  # noqa: B019 (a workspace lives as long as the process)
+    def load_pairs(self, domains: tuple[str, ...], pairs_per_domain: int | None) -> tuple[Dataset, str]:
+        """The training pairs of some domains, and a hash of their texts."""
+        if domains == DOCSTRINGS:
+            parts = [docstring_split()[0]]
+        else:
+            parts = [load_pairs(self.data_folder / "train" / f"{domain}.jsonl.gz") for domain in domains]
+        if pairs_per_domain is not None:
+            parts = [part.shuffle(seed=0).select(range(min(pairs_per_domain, len(part)))) for part in parts]
+        pairs = concatenate_datasets(parts).flatten_indices()
+        return pairs, hash_of([pairs[name][:] for name in ("domain", "query", "document")])
+
+    @property
+    def data_folder(self) -> Path:
+        """The folder of the data."""
+        if self.data is None or not (self.data / "train").is_dir():
+            raise FileNotFoundError(
+                f"The experiments need a folder with `train/*.jsonl.gz` and `eval/*`, got {self.data}. Give it by "
+                "`--data`."
+            )
+        return self.data
+
+    def load_plan(self, config: RunConfig) -> BatchPlan:
+        """The batch plan, shared by all runs with the same pairs and clusters."""
+        pairs, fingerprint = self.load_pairs(config.domains, config.pairs_per_domain)
+        return prepare_batch_plan(
+            pairs,
+            self.runs / "plans" / hash_of([fingerprint, config.clustering, config.cluster_size]),
+            surrogate=TfidfSurrogate(),
+            cluster_size=config.cluster_size,
+            clustering=GraphSettings() if config.clustering == "graph" else KMeansSettings(),
+        )
+
+    def load_encoder(self, config: RunConfig) -> str:
+        """Folder of the encoder that a run begins with: a sentence-transformers model, cut to its first layers."""
+        path = model_path(config.backbone)
+        if config.layers is None:
+            return path
+        folder = self.runs / "encoders" / f"{hash_of([path, config.layers])}"
+        if not (folder / "modules.json").exists():
+            encoder_config = AutoConfig.from_pretrained(path)
+            if not 1 <= config.layers <= encoder_config.num_hidden_layers:
+                raise ValueError(
+                    f"`layers` must be between 1 and the encoder's {encoder_config.num_hidden_layers}, got "
+                    f"{config.layers}."
+                )
+            encoder_config.num_hidden_layers = config.layers
+            weights = AutoModel.from_pretrained(path).state_dict()
+            encoder = AutoModel.from_config(encoder_config)
+            encoder.load_state_dict({name: weights[name] for name in encoder.state_dict()})
+            save_biencoder(encoder, AutoTokenizer.from_pretrained(path), folder, prompts=NO_PROMPTS, max_length=256)
+        return str(folder)
+
+    def identify(self, config: RunConfig) -> dict[str, Any]:
+        """Everything that a run depends on."""
+        _, fingerprint = self.load_pairs(config.domains, config.pairs_per_domain)
+        return config.identity(fingerprint, file_fingerprint(Path(self.load_encoder(config)) / "model.safetensors"))
+
+    def run_folder(self, config: RunConfig) -> Path:
+        """The folder of a run, trained or not."""
+        return self.runs / hash_of(self.identify(config))
+
+
+def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
+    """The model at the start of a run; its new weights follow from the seed."""
+    set_seed(config.seed)
+    if config.architecture == "biencoder":
+        return AutoModel.from_pretrained(encoder)
+    fields: dict[str, Any] = {"context_attention": "prefix", "num_soft_prompts": NUM_SOFT_PROMPTS}
+    if config.architecture == "soft_prompt":
+        # One null vector and so many of the soft prompt that the block is as long as that of the contextual models.
+        fields["num_soft_prompts"] += config.context_size - 1
+        fields.update(context_size=1, context_dropout_prob=1.0)
+    else:
+        fields.update(
+            context_attention=config.architecture,
+            context_size=config.context_size,
+            context_dropout_prob=config.context_dropout,
+            pooling=config.pooling,
+        )
+    return CDEModel.from_biencoder(encoder, first_stage_layers=config.first_stage_layers, **fields)
+
+
+def train_run(workspace: Workspace, config: RunConfig) -> Path:
+    """Trains a run, or goes on with it, or finds it trained. Returns its folder, a sentence-transformers model."""
+    folder = workspace.run_folder(config)
+    if is_trained(folder):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "identity.json", workspace.identify(config))
+    encoder = workspace.load_encoder(config)
+    trainer = ContextualContrastiveTrainer(
+        load_model(config, encoder),
+        _arguments(config, folder),
+        workspace.load_pairs(config.domains, config.pairs_per_domain)[0],
+        workspace.load_plan(config),
+        AutoTokenizer.from_pretrained(encoder),
+        prompts=NO_PROMPTS,
+    )
+    start = time.perf_counter()
+    trainer.train("auto")
+    if trainer.was_terminated:
+        raise KeyboardInterrupt("Training was ended. Start the same command again to go on.")
+    trainer.save_model()
+    names = ("loss", "accuracy", "hardness", "filtered_share")
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    write_json(folder / "training.json", {**means, "seconds": time.perf_counter() - start})
+    return folder
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    return (folder / "training.json").exists()
+
+
+def read_training(folder: Path) -> dict[str, float]:
+    """Means over a run's steps: loss, in-batch accuracy, hardness and filtered share of its batches; and its time."""
+    return json.loads((folder / "training.json").read_text(encoding="utf-8"))
+
+
+def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
+    return ContextualTrainingArguments(
+        output_dir=str(folder),
+        seed=config.seed,
+        max_steps=config.steps,
+        per_device_train_batch_size=config.batch_size,
+        max_length=config.max_length,
+        context_max_length=config.context_max_length,
+        learning_rate=config.learning_rate,
+        new_layers_learning_rate=None if config.architecture == "biencoder" else config.new_layers_learning_rate,
+        warmup_steps=config.warmup_steps,
+        batch_grouping=config.batches,
+        cluster_order=config.cluster_order,
+        filter_false_negatives=config.filters,
+        filter_margin=config.filter_margin,
+        logging_steps=max(1, config.steps // 20),
+        save_steps=_STEPS_BETWEEN_CHECKPOINTS,
+        save_total_limit=1,
+        report_to="none",
+        use_cpu=not torch.cuda.is_available(),
+    )
