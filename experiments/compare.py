@@ -7,7 +7,7 @@ import yaml
 from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
 from runner.config import DOCSTRINGS, RunConfig
 from runner.experiment import Experiment, Page, Setting
-from runner.scoring import EvaluationConfig
+from runner.sets import EvaluationConfig
 from runner.sweep import sweep, untrained_rows
 from runner.table import Row
 

@@ -21,17 +21,40 @@ from pathlib import Path
 # Before torch is imported. Some virtual machines report AMX but do not run it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+import batches
 import compare
+import contexts
+import divergence
+import first_stage
+import grid
 import main_table
+import movement
+import neighbours
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
-from runner.training import Workspace
+from runner.workspace import Workspace
 
 
 PROJECT = Path(__file__).resolve().parents[1]
 RESULTS = PROJECT / "docs" / "results"
 RUNS = PROJECT / "runs" / "experiments"
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (main_table.EXPERIMENT, compare.EXPERIMENT)
+    experiment.name: experiment
+    for experiment in (
+        main_table.EXPERIMENT,
+        compare.EXPERIMENT,
+        contexts.KINDS,
+        contexts.MATRIX,
+        contexts.CURVE,
+        batches.SIZES,
+        grid.EXPERIMENT,
+        batches.PACKING,
+        batches.CLUSTERINGS,
+        first_stage.LAYERS_EXPERIMENT,
+        first_stage.TOKENS_EXPERIMENT,
+        movement.EXPERIMENT,
+        divergence.EXPERIMENT,
+        neighbours.EXPERIMENT,
+    )
 }
 
 

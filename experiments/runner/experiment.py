@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from .files import write_text
 from .table import Row, read_table, write_table
-from .training import Workspace
+from .workspace import Workspace
 
 
 matplotlib.use("Agg")

@@ -7,7 +7,8 @@ from tqdm.auto import tqdm
 
 from .config import RunConfig
 from .experiment import Setting
-from .scoring import EvaluationConfig, Scores, score_bm25, score_model
+from .scoring import Scores, score_bm25, score_model
+from .sets import EvaluationConfig
 from .table import Row
 from .timing import announce
 from .training import train_run
@@ -36,7 +37,7 @@ def quick_run(config: RunConfig) -> RunConfig:
 def quick_evaluation(config: EvaluationConfig) -> EvaluationConfig:
     """A few texts of a few sets."""
     sets = config.sets[:3]
-    names = {"own", "foreign", "random", "none", *sets}
+    names = {"own", "foreign", "random", "none", "training", *sets}
     contexts = tuple(context for context in config.contexts if context in names)
     sizes = {"context_size": 4, "max_queries": 8, "max_documents": 24, "max_length": 16}
     return replace(config, sets=sets, contexts=contexts, **sizes)

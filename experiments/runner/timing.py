@@ -9,27 +9,36 @@ import torch
 from tqdm.auto import tqdm
 
 from .config import RunConfig
-from .scoring import EvaluationConfig, load_sets
-from .training import Workspace, is_trained, load_model
+from .scoring import is_scored
+from .sets import EvaluationConfig, load_sets
+from .training import is_trained, load_model
+from .workspace import Workspace
 
 
 def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationConfig]]) -> None:
     """Says how many runs are left and about how long it takes to train and to score them."""
-    looking = tqdm(runs, desc="Looking for runs", leave=False)
-    left = [(config, evaluation) for config, evaluation in looking if not is_trained(workspace.run_folder(config))]
-    shapes = {_shape(config): config for config, _ in left}
+    to_train, to_score = [], []
+    for config, evaluation in tqdm(runs, desc="Looking for runs", leave=False):
+        folder = workspace.run_folder(config)
+        if not is_trained(folder):
+            to_train.append(config)
+        kind = "whitened" if config.architecture == "biencoder" else "contextual"
+        if not is_trained(folder) or not is_scored(workspace, folder, evaluation, kind):
+            to_score.append((config, evaluation))
+    shapes = {_shape(config): config for config, _ in to_score}
     times = {
         shape: time_step(workspace, config)
         for shape, config in tqdm(shapes.items(), desc="Timing a step of each kind", leave=False)
     }
-    seconds = 0.0
-    for config, evaluation in left:
-        step, text = times[_shape(config)]
+    seconds = sum(config.steps * times[_shape(config)][0] for config in to_train)
+    for config, evaluation in to_score:
         num_texts = sum(len(each.corpus) + len(each.queries) for each in load_sets(workspace, evaluation))
-        seconds += config.steps * step + len(evaluation.contexts) * num_texts * text
+        num_contexts = len(evaluation.contexts)
+        # A biencoder is scored as it is, and in two ways that have contexts.
+        num_times = 1 + 2 * num_contexts if config.architecture == "biencoder" else num_contexts
+        seconds += num_times * num_texts * times[_shape(config)][1]
     sys.stdout.write(
-        f"{len(runs)} runs, {len(runs) - len(left)} of them trained before. To train and score the others takes "
-        f"about {seconds / 60:.0f} minutes.\n"
+        f"{len(runs)} runs: {len(to_train)} to train, {len(to_score)} to score, in about {seconds / 60:.0f} minutes.\n"
     )
     sys.stdout.flush()
 

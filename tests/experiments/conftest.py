@@ -14,8 +14,8 @@ from cde_hf import RetrievalSet, model_path, save_biencoder, save_retrieval_set
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
 
 from runner.config import RunConfig  # noqa: E402
-from runner.scoring import EvaluationConfig  # noqa: E402
-from runner.training import NO_PROMPTS, Workspace  # noqa: E402
+from runner.sets import EvaluationConfig  # noqa: E402
+from runner.workspace import NO_PROMPTS, Workspace  # noqa: E402
 
 
 ANIMALS = ["cat", "dog", "owl", "cow", "hen", "fox", "bear", "wolf"]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from runner.experiment import Experiment, Page, Setting, write_page, write_results, write_summary
 from runner.table import mean_and_spread, read_table, seed_means, show, write_table
-from runner.training import Workspace
+from runner.workspace import Workspace
 
 
 def make_rows(score):

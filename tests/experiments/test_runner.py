@@ -6,9 +6,10 @@ import pytest
 import torch
 from runner.config import RunConfig
 from runner.experiment import Setting
-from runner.scoring import EvaluationConfig, load_sets
+from runner.sets import EvaluationConfig, load_sets
 from runner.sweep import sweep
-from runner.training import Workspace, is_trained, load_model, read_training, train_run
+from runner.training import is_trained, load_model, read_training, train_run
+from runner.workspace import Workspace
 from safetensors.torch import load_file
 
 from cde_hf import ContextualContrastiveTrainer
