@@ -6,7 +6,7 @@ SOURCES := src tests benchmarks examples experiments
 # Nothing is downloaded but packages: what the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 
-.PHONY: help install train test test-slow style quality bench bench-full bench-batching bench-training bench-index clean
+.PHONY: help install train compare test test-slow style quality bench bench-full bench-batching bench-training bench-index clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ train: install  ## Train a small contextual model on docstrings and test it on u
 		examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
 	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
+
+compare: install  ## Train the same model, a biencoder and a control alike, two seeds each, and compare them (an hour on two cores)
+	$(OFFLINE) $(BIN)/python experiments/paper.py compare
 
 test: install  ## Run all tests but the slow ones and those that need a GPU
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'

@@ -1,0 +1,192 @@
+"""T3, F6 and F14: does the content of the context matter? T1's models, shown several contexts, not trained anew."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+import main_table
+from matplotlib.figure import Figure
+from runner.comparison import Check, check_table, context_table, gains, model_name
+from runner.config import RunConfig
+from runner.experiment import Experiment, Page, Setting
+from runner.sets import EvaluationConfig
+from runner.sweep import sweep
+from runner.table import Row, markdown_table, mean_and_spread, seed_means, select, show
+
+
+FORUMS = tuple(
+    f"redditforum-{name}"
+    for name in ("androidquestions", "askphilosophy", "gis", "grammar", "learnmath", "legaladvice")
+)
+SIZES = (0, 4, 16, 64)
+
+
+def contextual_runs() -> dict[RunConfig, Row]:
+    """T1's models with a context, from contextual batches."""
+    return {
+        config: factors
+        for config, factors in main_table.runs().items()
+        if config.has_context and config.batches == "cluster"
+    }
+
+
+def run_kinds(setting: Setting) -> list[Row]:
+    """Own, foreign, random, training documents, none."""
+    evaluation = replace(
+        main_table.EVALUATION,
+        contexts=("own", "foreign", "random", "training", "none"),
+        training_domains=main_table.DOMAINS,
+    )
+    return sweep(setting, contextual_runs(), evaluation)
+
+
+def report_kinds(rows: list[Row]) -> Page:
+    """Means by context, and what the own one is worth."""
+    checks = []
+    for model in _models(rows):
+        for other in ("foreign", "random", "training", "none"):
+            name = f"{', '.join(model[:2])}: own above {other}"
+            checks.append(Check(name, gains(rows, model, model, contexts=(other, "own"))))
+    best = [check for check in checks if check.expectation.startswith("prefix, context frequency")]
+    finding = (
+        "Points of NDCG@10 that the own context is worth in prefix attention with frequency pooling: "
+        + ", ".join(f"{check} over {check.expectation.rpartition(' ')[2]}" for check in best)
+    )
+    text = f"""## Setting
+
+T1's models from contextual batches, on T1's sets. *foreign*: the next set's documents; *random*: those of all other
+sets; *training*: those of the training pairs; ± is the standard deviation over seeds.
+
+{context_table(rows)}
+{check_table(checks)}
+## Against the paper
+
+There, random documents cost 1.2 points on the mean over all tasks and 2.2 on retrieval."""
+    return Page(f"{finding}.", text)
+
+
+def run_matrix(setting: Setting) -> list[Row]:
+    """Every forum in the context of every forum."""
+    evaluation = EvaluationConfig(FORUMS, contexts=FORUMS, max_queries=200, max_documents=300)
+    runs = {config: factors for config, factors in contextual_runs().items() if config.architecture == "prefix"}
+    return sweep(setting, runs, evaluation)
+
+
+def report_matrix(rows: list[Row]) -> Page:
+    """A matrix for each model."""
+    parts, findings, figures = [], [], {}
+    for name in dict.fromkeys(model_name(row) for row in rows):
+        own = [row for row in rows if model_name(row) == name]
+        sets = list(dict.fromkeys(row["set"] for row in own))
+        matrix = [
+            [fmean(row["ndcg@10"] for row in select(own, set=each, context=other)) for other in sets] for each in sets
+        ]
+        labels = [each.removeprefix("redditforum-") for each in sets]
+        lines = [
+            [f"**{label}**", *(f"{value:.1f}" for value in line)] for label, line in zip(labels, matrix, strict=True)
+        ]
+        parts.append(f"### {name}\n\n{markdown_table(['set, context', *labels], lines)}")
+        num_best = sum(line[place] == max(line) for place, line in enumerate(matrix))
+        seeds = []
+        for seed in sorted({row["seed"] for row in own}):
+            part = select(own, seed=seed)
+            is_own = [row["ndcg@10"] for row in part if row["set"] == row["context"]]
+            seeds.append(fmean(is_own) - fmean(row["ndcg@10"] for row in part if row["set"] != row["context"]))
+        mean, spread = mean_and_spread(seeds)
+        gain = f"{mean:+.1f} ± {spread:.1f} over the others' mean"
+        findings.append(f"{name}: own best on {num_best} of {len(sets)}, {gain}")
+        figures[name.replace(",", "").replace(" ", "_")] = _heat_map(matrix, labels)
+    text = f"""## Setting
+
+T1's models in prefix attention on six forums that were not trained on, 300 documents and 200 queries each; the line is
+the set, the column the forum whose documents are the context. Means over seeds.
+
+{chr(10).join(parts)}
+## Against the paper
+
+There, the context of the own forum is usually the best, within a point of NDCG@10, with some exceptions."""
+    return Page("; ".join(findings) + ".", text, figures)
+
+
+def run_sizes(setting: Setting) -> list[Row]:
+    """More and more documents of the own context."""
+    rows = []
+    for size in SIZES[:2] if setting.is_quick else SIZES:
+        evaluation = replace(
+            main_table.EVALUATION, contexts=("own",) if size else ("none",), context_size=size or SIZES[-1]
+        )
+        rows += [{**row, "size": size} for row in sweep(setting, contextual_runs(), evaluation)]
+    return rows
+
+
+def report_sizes(rows: list[Row]) -> Page:
+    """A curve for each model."""
+    sizes = sorted({row["size"] for row in rows})
+    figure = Figure(figsize=(5.5, 4))
+    axes = figure.subplots()
+    lines, findings = [], []
+    for name in dict.fromkeys(model_name(row) for row in rows):
+        own = [row for row in rows if model_name(row) == name]
+        seeds = [list(seed_means(select(own, size=size)).values()) for size in sizes]
+        means = [fmean(values) for values in seeds]
+        axes.plot(range(len(sizes)), means, marker="o", label=name)
+        lines.append([name, *(show(values) for values in seeds)])
+        findings.append(f"{name}: {means[0]:.1f} without and {means[-1]:.1f} with {sizes[-1]}")
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.set_xlabel("context documents")
+    axes.set_ylabel("NDCG@10, mean over sets")
+    axes.legend(fontsize=7)
+    text = f"""## Setting
+
+T1's models from contextual batches on T1's sets, with more and more documents of the set itself; the rest of the
+context is the null embedding. ± is the standard deviation over seeds.
+
+{markdown_table(["model", *(str(size) for size in sizes)], lines)}
+## Against the paper
+
+There, a model works with a context that is partly filled, reasonably with none, and best with a full one."""
+    return Page("; ".join(findings) + ".", text, {"sizes": figure})
+
+
+def _models(rows: list[Row]) -> list[tuple[str, str, str]]:
+    return list(dict.fromkeys((row["architecture"], row["pooling"], row["batches"]) for row in rows))
+
+
+def _heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> Figure:
+    """Differences from the own context."""
+    figure = Figure(figsize=(5, 4))
+    axes = figure.subplots()
+    differences = [[value - line[place] for value in line] for place, line in enumerate(matrix)]
+    limit = max(abs(value) for line in differences for value in line) or 1.0
+    image = axes.imshow(differences, cmap="RdBu", vmin=-limit, vmax=limit)
+    axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_xlabel("context")
+    figure.colorbar(image, label="NDCG@10 above the own context")
+    return figure
+
+
+KINDS = Experiment(
+    name="T3",
+    title="Own, foreign, random and no context",
+    claim="The content of the context matters: random documents in its place cost points.",
+    minutes=20,
+    run=run_kinds,
+    report=report_kinds,
+)
+MATRIX = Experiment(
+    name="F6",
+    title="Forums in each other's context",
+    claim="The context of the own forum is usually the best.",
+    minutes=10,
+    run=run_matrix,
+    report=report_matrix,
+)
+CURVE = Experiment(
+    name="F14",
+    title="The number of context documents",
+    claim="The model works with a context that is partly filled or empty, and best with a full one.",
+    minutes=15,
+    run=run_sizes,
+    report=report_sizes,
+)

@@ -1,0 +1,150 @@
+"""What a training run is, and the hash of everything that its weights depend on."""
+
+import ast
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import cde_hf
+
+
+Architecture = Literal["biencoder", "soft_prompt", "joint", "prefix"]
+
+DOCSTRINGS = ("docstrings",)
+NUM_SOFT_PROMPTS = 8
+
+# The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
+# scores a run: a new evaluation must not train anything again.
+_SOURCE_FOLDERS = ("modeling", "batching", "trainer")
+_IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """
+    One training run.
+
+    Args:
+        architecture (`str`, *optional*, defaults to `"prefix"`):
+            `"biencoder"`; `"joint"` or `"prefix"`, contextual models in that attention; or `"soft_prompt"`, a control
+            that has a learned vector wherever a contextual model has a context document.
+        pooling (`str`, *optional*, defaults to `"mean"`):
+            `"mean"` or `"context_frequency"`, of a contextual model.
+        batches (`str`, *optional*, defaults to `"cluster"`):
+            What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the new weights, of dropout, of the batches and of their contexts.
+        domains (`tuple[str, ...]`, *optional*, defaults to `("docstrings",)`):
+            Files of the folder `train` of the data, by name; or the docstring corpus.
+        pairs_per_domain (`int`, *optional*):
+            Pairs to draw of each file. Defaults to all.
+        backbone (`str`, *optional*, defaults to `"minilm"`):
+            Encoder to begin with.
+        layers (`int`, *optional*):
+            Layers to keep of it, from the first. Defaults to all.
+        first_stage_layers (`int`, *optional*):
+            Layers to keep of these in the first stage. Defaults to all.
+        context_size (`int`, *optional*, defaults to `64`):
+            Context documents.
+        context_max_length (`int`, *optional*):
+            Tokens to read of a context document. Defaults to `max_length`.
+        context_dropout (`float`, *optional*, defaults to `0.0`):
+            Probability that a step has no context.
+        clustering (`str`, *optional*, defaults to `"kmeans"`):
+            `"kmeans"` or `"graph"`.
+        cluster_size (`int`, *optional*, defaults to `64`):
+            Wanted pairs in a cluster.
+        cluster_order (`str`, *optional*, defaults to `"tour"`):
+            Which clusters fill a batch together: `"tour"` or `"random"`.
+        filters (`bool`, *optional*, defaults to `True`):
+            Whether false negatives are left out.
+        filter_margin (`float`, *optional*, defaults to `0.0`):
+            Margin of the filter.
+        batch_size (`int`, *optional*, defaults to `64`):
+            Pairs in a batch.
+        steps (`int`, *optional*, defaults to `120`):
+            Steps.
+        max_length (`int`, *optional*, defaults to `48`):
+            Tokens to read of a text.
+        learning_rate (`float`, *optional*, defaults to `5e-5`):
+            Peak of the learning rate.
+        new_layers_learning_rate (`float`, *optional*, defaults to `5e-4`):
+            That of the parameters outside of the backbones.
+        warmup_steps (`int`, *optional*, defaults to `10`):
+            Steps of warm-up.
+    """
+
+    architecture: Architecture = "prefix"
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    batches: Literal["cluster", "domain", "random"] = "cluster"
+    seed: int = 0
+    domains: tuple[str, ...] = DOCSTRINGS
+    pairs_per_domain: int | None = None
+    backbone: str = "minilm"
+    layers: int | None = None
+    first_stage_layers: int | None = None
+    context_size: int = 64
+    context_max_length: int | None = None
+    context_dropout: float = 0.0
+    clustering: Literal["kmeans", "graph"] = "kmeans"
+    cluster_size: int = 64
+    cluster_order: Literal["tour", "random"] = "tour"
+    filters: bool = True
+    filter_margin: float = 0.0
+    batch_size: int = 64
+    steps: int = 120
+    max_length: int = 48
+    learning_rate: float = 5e-5
+    new_layers_learning_rate: float = 5e-4
+    warmup_steps: int = 10
+
+    def __post_init__(self):
+        if self.architecture not in get_args(Architecture):
+            raise ValueError(
+                f"`architecture` is `{self.architecture}`, but must be one of {', '.join(get_args(Architecture))}."
+            )
+        if self.pooling != "mean" and not self.has_context:
+            raise ValueError(
+                f"`pooling='{self.pooling}'` needs a model with a context, got `architecture='{self.architecture}'`. "
+                "Use `pooling='mean'`."
+            )
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the model reads a context."""
+        return self.architecture in ("joint", "prefix")
+
+    def identity(self, data_fingerprint: str, backbone_fingerprint: str) -> dict[str, Any]:
+        """Everything that the weights depend on."""
+        return {
+            **asdict(self),
+            "domains": list(self.domains),
+            "data_fingerprint": data_fingerprint,
+            "backbone_fingerprint": backbone_fingerprint,
+            "sources": source_fingerprint(_SOURCE_FOLDERS),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+        }
+
+
+def hash_of(identity: Any) -> str:
+    """A short name for a thing that JSON can write."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@cache
+def source_fingerprint(folders: tuple[str, ...]) -> str:
+    """Hash of what the code in some folders of the package does; its comments and its layout do not count."""
+    package = Path(cde_hf.__file__).parent
+    paths = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
+    return hash_of([ast.dump(ast.parse(path.read_text())) for path in paths if path.name not in _IDLE_FILES])
+
+
+def file_fingerprint(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

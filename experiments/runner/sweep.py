@@ -1,0 +1,107 @@
+"""Trains and scores all runs of an experiment, and scores what needs no training beside them."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tqdm.auto import tqdm
+
+from .config import RunConfig
+from .experiment import Setting
+from .scoring import Scores, score_bm25, score_model
+from .sets import EvaluationConfig
+from .table import Row
+from .timing import announce
+from .training import train_run
+
+
+WAYS = ("plain", "whitened", "frequency-pooled")  # to use a biencoder
+
+
+def quick_run(config: RunConfig) -> RunConfig:
+    """A run of seconds that takes the same paths."""
+    return replace(
+        config,
+        domains=config.domains[:2],
+        pairs_per_domain=200,
+        layers=2,
+        first_stage_layers=min(config.first_stage_layers or 2, 2),
+        context_size=4,
+        cluster_size=min(config.cluster_size, 32),
+        batch_size=8,
+        steps=2,
+        max_length=16,
+        warmup_steps=0,
+    )
+
+
+def quick_evaluation(config: EvaluationConfig) -> EvaluationConfig:
+    """A few texts of a few sets."""
+    sets = config.sets[:3]
+    names = {"own", "foreign", "random", "none", "training", *sets}
+    contexts = tuple(context for context in config.contexts if context in names)
+    sizes = {"context_size": 4, "max_queries": 8, "max_documents": 24, "max_length": 16}
+    return replace(config, sets=sets, contexts=contexts, **sizes)
+
+
+def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: EvaluationConfig) -> list[Row]:
+    """
+    Trains runs and scores them. Biencoders are also scored whitened and with context-frequency pooling.
+
+    Args:
+        setting (`Setting`):
+            Data, number of seeds, and whether it is only a test.
+        runs (`Mapping[RunConfig, Row]`):
+            The runs of one seed, each with its factors: what the table is to call it.
+        evaluation (`EvaluationConfig`):
+            How to score them.
+
+    Returns:
+        `list[Row]`: For each run, seed, context and set a row.
+    """
+    if setting.is_quick:
+        runs = {quick_run(config): factors for config, factors in runs.items()}
+        evaluation = quick_evaluation(evaluation)
+    seeded = [
+        (replace(config, seed=seed), factors) for seed in range(setting.num_seeds) for config, factors in runs.items()
+    ]
+    announce(setting.workspace, [(config, contexts_of(config, evaluation)) for config, _ in seeded])
+    rows = []
+    for config, factors in tqdm(seeded, desc="Runs", unit="run"):
+        folder = train_run(setting.workspace, config)
+        columns = {"run": folder.name, "seed": config.seed, **factors}
+        if config.architecture != "biencoder":
+            scores = score_model(setting.workspace, folder, contexts_of(config, evaluation), "contextual")
+            rows += score_rows(scores, columns)
+            continue
+        for way in WAYS:
+            scores = score_model(setting.workspace, folder, evaluation, way)
+            rows += score_rows(scores, columns | ({} if way == "plain" else {"pooling": way}))
+    return rows
+
+
+def untrained_rows(setting: Setting, evaluation: EvaluationConfig, start: RunConfig) -> list[Row]:
+    """Rows of BM25, of the encoder that a run begins with, and of the whole encoder, if the run cuts it."""
+    if setting.is_quick:
+        evaluation, start = quick_evaluation(evaluation), quick_run(start)
+    workspace, rows = setting.workspace, []
+    columns = {"run": "untrained", "seed": 0, "architecture": "BM25", "pooling": "mean", "batches": "none"}
+    rows += score_rows(score_bm25(workspace, evaluation), columns)
+    for name, config in {"start": start, start.backbone: replace(start, layers=None)}.items():
+        for way in WAYS:
+            scores = score_model(workspace, workspace.load_encoder(config), evaluation, way)
+            rows += score_rows(scores, {**columns, "architecture": name, "pooling": way})
+    return rows
+
+
+def contexts_of(config: RunConfig, evaluation: EvaluationConfig) -> EvaluationConfig:
+    """The evaluation of a run: the control with soft prompts is never shown a context, for it was trained without."""
+    return replace(evaluation, contexts=("none",)) if config.architecture == "soft_prompt" else evaluation
+
+
+def score_rows(scores: Scores, columns: Row) -> list[Row]:
+    """Rows of a table from the scores of one system."""
+    return [
+        {**columns, "context": context, "set": name, "ndcg@10": score}
+        for context, sets in scores.items()
+        for name, score in sets.items()
+    ]

@@ -1,0 +1,107 @@
+"""
+Trains a run, unless it was trained before.
+
+The folder of a run is named after the hash of its identity. It holds the model and, written last, `training.json`: a
+folder without that file was interrupted, and training goes on from its last whole checkpoint.
+"""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, set_seed
+
+from cde_hf import CDEModel, ContextualContrastiveTrainer, ContextualTrainingArguments
+
+from .config import NUM_SOFT_PROMPTS, RunConfig
+from .files import write_json
+from .workspace import NO_PROMPTS, Workspace
+
+
+_STEPS_BETWEEN_CHECKPOINTS = 30
+
+
+def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
+    """The model at the start of a run; its new weights follow from the seed."""
+    set_seed(config.seed)
+    if config.architecture == "biencoder":
+        return AutoModel.from_pretrained(encoder)
+    fields: dict[str, Any] = {"context_attention": "prefix", "num_soft_prompts": NUM_SOFT_PROMPTS}
+    if config.architecture == "soft_prompt":
+        # One null vector and so many of the soft prompt that the block is as long as that of the contextual models.
+        fields["num_soft_prompts"] += config.context_size - 1
+        fields.update(context_size=1, context_dropout_prob=1.0)
+    else:
+        fields.update(
+            context_attention=config.architecture,
+            context_size=config.context_size,
+            context_dropout_prob=config.context_dropout,
+            pooling=config.pooling,
+        )
+    return CDEModel.from_biencoder(encoder, first_stage_layers=config.first_stage_layers, **fields)
+
+
+def train_run(workspace: Workspace, config: RunConfig) -> Path:
+    """Trains a run, or goes on with it, or finds it trained. Returns its folder, a sentence-transformers model."""
+    folder = workspace.run_folder(config)
+    if is_trained(folder):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "identity.json", workspace.identify(config))
+    encoder = workspace.load_encoder(config)
+    trainer = ContextualContrastiveTrainer(
+        load_model(config, encoder),
+        _arguments(config, folder),
+        workspace.load_pairs(config.domains, config.pairs_per_domain)[0],
+        workspace.load_plan(config),
+        AutoTokenizer.from_pretrained(encoder),
+        prompts=NO_PROMPTS,
+    )
+    start = time.perf_counter()
+    trainer.train("auto")
+    if trainer.was_terminated:
+        raise KeyboardInterrupt("Training was ended. Start the same command again to go on.")
+    trainer.save_model()
+    names = ("loss", "accuracy", "hardness", "filtered_share")
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
+    for checkpoint in folder.glob("checkpoint-*"):
+        shutil.rmtree(checkpoint)
+    write_json(folder / "training.json", {**means, "seconds": time.perf_counter() - start})
+    return folder
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the run in a folder came to its end."""
+    return (folder / "training.json").exists()
+
+
+def read_training(folder: Path) -> dict[str, float]:
+    """Means over a run's steps: loss, in-batch accuracy, hardness and filtered share of its batches; and its time."""
+    return json.loads((folder / "training.json").read_text(encoding="utf-8"))
+
+
+def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
+    return ContextualTrainingArguments(
+        output_dir=str(folder),
+        seed=config.seed,
+        max_steps=config.steps,
+        per_device_train_batch_size=config.batch_size,
+        max_length=config.max_length,
+        context_max_length=config.context_max_length,
+        learning_rate=config.learning_rate,
+        new_layers_learning_rate=None if config.architecture == "biencoder" else config.new_layers_learning_rate,
+        warmup_steps=config.warmup_steps,
+        batch_grouping=config.batches,
+        cluster_order=config.cluster_order,
+        filter_false_negatives=config.filters,
+        filter_margin=config.filter_margin,
+        logging_steps=max(1, config.steps // 20),
+        save_steps=_STEPS_BETWEEN_CHECKPOINTS,
+        save_total_limit=1,
+        report_to="none",
+        use_cpu=not torch.cuda.is_available(),
+    )

@@ -1,0 +1,119 @@
+"""Tables come back as they were written, and pages are made from them alone."""
+
+from pathlib import Path
+
+import compare
+import main_table
+import paper
+import pytest
+import yaml
+from runner.experiment import Experiment, Page, Setting, write_page, write_results, write_summary
+from runner.table import mean_and_spread, read_table, seed_means, show, write_table
+from runner.workspace import Workspace
+
+
+def make_rows(score):
+    """Rows of all models of T1 and of those without training, of two seeds and two sets."""
+    factors = [*main_table.runs().values()]
+    for batches in ("random", "contextual"):
+        for way in ("whitened", "frequency-pooled"):
+            factors.append({"architecture": "biencoder", "pooling": way, "batches": batches})
+    return [
+        {"run": "r", "seed": seed, **each, "context": context, "set": name, "ndcg@10": score(each, context) + seed}
+        for seed in (0, 1)
+        for each in factors
+        for context in (("own", "foreign", "none") if has_context(each) else ("none",))
+        for name in ("cacm", "se-ai")
+    ]
+
+
+def has_context(factors):
+    return factors["architecture"] in ("joint", "prefix") or factors["pooling"] in ("whitened", "frequency-pooled")
+
+
+def paper_like(factors, context):
+    gain = 2.0 * (factors["batches"] == "contextual") + 1.5 * (factors["architecture"] in ("joint", "prefix"))
+    return 40.0 + gain + 0.5 * (factors["pooling"] == "context frequency") - 2.0 * (context != "own")
+
+
+def test_a_table_comes_back_as_it_was_written(tmp_path):
+    rows = [{"run": "abc", "seed": 0, "ndcg@10": 12.5}, {"run": "1e5x", "seed": 1, "ndcg@10": 0.25}]
+    write_table(tmp_path / "table.csv", rows)
+    assert read_table(tmp_path / "table.csv") == rows
+    with pytest.raises(ValueError, match="There is no result to write"):
+        write_table(tmp_path / "table.csv", [])
+    with pytest.raises(FileNotFoundError, match="Run the experiment first, without `--report`"):
+        read_table(tmp_path / "other.csv")
+
+
+def test_the_spread_is_over_seeds_of_the_mean_over_sets():
+    rows = [{"seed": seed, "ndcg@10": value} for seed, value in ((0, 10.0), (0, 20.0), (1, 17.0), (1, 17.0))]
+    assert seed_means(rows) == {0: 15.0, 1: 17.0}
+    assert mean_and_spread([15.0, 17.0]) == (16.0, pytest.approx(2**0.5))
+    assert show([15.0, 17.0]) == "16.0 ± 1.4"
+    assert show([15.0]) == "15.0"
+
+
+def test_the_checks_hold_where_the_order_is_that_of_the_paper():
+    assert all(check.holds for check in main_table.check_claims(make_rows(paper_like)))
+    flat = main_table.check_claims(make_rows(lambda factors, context: 40.0))
+    assert not [check for check in flat if check.expectation.startswith("both at least 1.0")][0].holds
+
+
+def test_a_page_is_made_from_the_table_alone_and_keeps_what_was_written_by_hand(tmp_path):
+    write_table(tmp_path / "T1.csv", make_rows(paper_like))
+    write_page(main_table.EXPERIMENT, tmp_path, "make it")
+    page = tmp_path / "T1.md"
+    first = page.read_text()
+    assert "| biencoder, random batches | 38.5 | 38.5 | 38.5 ± 0.7 |" in first
+    assert "`make it`" in first and (tmp_path / "T1_ndcg.svg").exists()
+    page.write_text(first + "\n## What we do with it\n\nNothing yet.\n")
+    write_page(main_table.EXPERIMENT, tmp_path, "make it")
+    assert page.read_text() == first + "\n## What we do with it\n\nNothing yet.\n"
+
+
+def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):
+    def make(name):
+        return Experiment(name, name, f"claim of {name}", 1, lambda setting: [{"x": 1}], lambda rows: Page("seen", ""))
+
+    (tmp_path / "README.md").write_text("# Ours\n\n<!-- findings -->\n<!-- end of findings -->\n\nThe end.\n")
+    write_results(make("first"), Setting(Workspace(tmp_path)), tmp_path)
+    write_summary([make("first"), make("second")], tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert "| [first](first.md) | claim of first | seen |" in page
+    assert "second" not in page
+    assert page.startswith("# Ours") and page.endswith("The end.\n")
+
+
+def test_the_comparison_follows_the_recipe(tmp_path):
+    recipe = yaml.safe_load(compare.RECIPE.read_text())
+    config = compare.read_recipe()
+    assert (config.steps, config.architecture) == (recipe["max_steps"], recipe["context_attention"])
+    assert [each.architecture for each in compare.runs()] == ["prefix", "soft_prompt", "biencoder"]
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump({**recipe, "temperature": 0.1}))
+    with pytest.raises(ValueError, match="sets temperature to what"):
+        compare.read_recipe(other)
+    del recipe["max_steps"]
+    other.write_text(yaml.safe_dump(recipe))
+    with pytest.raises(ValueError, match="leaves max_steps to a default"):
+        compare.read_recipe(other)
+
+
+def test_the_help_lists_all_experiments_with_their_claims():
+    text = paper.make_parser().format_help()
+    for experiment in paper.EXPERIMENTS.values():
+        assert experiment.name in text and experiment.claim in text
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RESULTS.glob("*.csv")))
+def test_a_page_in_the_documentation_is_what_its_table_gives(name, tmp_path):
+    for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.md"):
+        (tmp_path / path.name).write_text(path.read_text())
+    experiment = paper.EXPERIMENTS[name]
+    data = " --data DATA" if experiment.needs == "data" else ""
+    write_page(experiment, tmp_path, f"python experiments/paper.py {name}{data}")
+    assert (tmp_path / f"{name}.md").read_text() == (RESULTS / f"{name}.md").read_text()
