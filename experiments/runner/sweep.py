@@ -74,7 +74,7 @@ def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: Evaluatio
             rows += score_rows(scores, columns)
             continue
         for way in WAYS:
-            scores = score_model(setting.workspace, folder, evaluation, way)
+            scores = score_model(setting.workspace, folder, replace(evaluation, contexts=("own",)), way)
             rows += score_rows(scores, columns | ({} if way == "plain" else {"pooling": way}))
     return rows
 
@@ -88,7 +88,8 @@ def untrained_rows(setting: Setting, evaluation: EvaluationConfig, start: RunCon
     rows += score_rows(score_bm25(workspace, evaluation), columns)
     for name, config in {"start": start, start.backbone: replace(start, layers=None)}.items():
         for way in WAYS:
-            scores = score_model(workspace, workspace.load_encoder(config), evaluation, way)
+            own = replace(evaluation, contexts=("own",))
+            scores = score_model(workspace, workspace.load_encoder(config), own, way)
             rows += score_rows(scores, {**columns, "architecture": name, "pooling": way})
     return rows
 

@@ -34,8 +34,8 @@ def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationCon
     for config, evaluation in to_score:
         num_texts = sum(len(each.corpus) + len(each.queries) for each in load_sets(workspace, evaluation))
         num_contexts = len(evaluation.contexts)
-        # A biencoder is scored as it is, and in two ways that have contexts.
-        num_times = 1 + 2 * num_contexts if config.architecture == "biencoder" else num_contexts
+        # A biencoder is scored as it is, and in two ways with the own context.
+        num_times = 3 if config.architecture == "biencoder" else num_contexts
         seconds += num_times * num_texts * times[_shape(config)][1]
     sys.stdout.write(
         f"{len(runs)} runs: {len(to_train)} to train, {len(to_score)} to score, in about {seconds / 60:.0f} minutes.\n"
