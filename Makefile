@@ -19,7 +19,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
 
-train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (45 minutes on two busy cores)
+train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (15 minutes on two busy cores)
 	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml examples/train.py \
 		examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -87,6 +88,13 @@ def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
     ):
         assert text in card.text, text
     assert "no scores" not in card.text
+
+
+def test_the_card_does_not_count_the_checkpoints_of_training(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    shutil.copytree(checkpoint, folder / "checkpoint-10")
+    num_parameters = CDEModel.from_pretrained(checkpoint).num_parameters()
+    assert f"| parameters | {num_parameters:,} |" in make_model_card(folder, "me/mine")
 
 
 def test_a_card_without_facts_claims_nothing(checkpoint):

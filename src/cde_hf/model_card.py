@@ -143,6 +143,8 @@ def _stage(config: Mapping[str, Any]) -> str:
 def _num_parameters(folder: Path) -> int:
     count = 0
     for path in folder.rglob("model*.safetensors"):
+        if path.relative_to(folder).parts[0].startswith("checkpoint-"):  # a copy, from the time of training
+            continue
         with safe_open(path, "pt") as file:
             names = file.keys()
             count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
