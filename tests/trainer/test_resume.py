@@ -95,6 +95,7 @@ def test_every_checkpoint_leads_to_the_same_end(tiny, plan_folder, tmp_path, acc
     trainer.train()
     expected, batches = final_state(trainer), diary.batches
     steps = (1, 4, 7) if accumulation == 2 else (4, 8, 10)  # in an epoch, at its end, in the next one
+    steps += (expected["step"],)  # and where nothing is left to do
     for step in steps:
         resumed, diary = make_run(tiny, plan_folder, tmp_path, **changes)
         resumed.train(str(tmp_path / f"checkpoint-{step}"))

@@ -436,6 +436,14 @@ class ContextualContrastiveTrainer(Trainer):
             )
         return super().train(resume_from_checkpoint or None, **kwargs)
 
+    def _run_epoch(self, *args, resume_from_checkpoint: str | None = None, **kwargs) -> None:
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            return
+        # Resumed at its end: the parent class would take one step more.
+        self._load_rng_state(resume_from_checkpoint)
+        self.control.should_training_stop = True
+
     @property
     def was_terminated(self) -> bool:
         """Whether the last training was ended by SIGTERM, and is to be resumed."""
