@@ -44,16 +44,22 @@ def load_plans(setting: Setting) -> tuple[dict[tuple[str, str], BatchPlan], np.n
         pairs = pairs.shuffle(seed=0).select(range(1000))
     intents = np.unique(pairs["domain"][:], return_inverse=True)[1]
     pairs = pairs.remove_columns("domain")
-    surrogates = {"TF-IDF": TfidfSurrogate()}
+    choices = {("TF-IDF", "k-means"): KMeansSettings(), ("TF-IDF", "graph"): GraphSettings()}
     if not setting.is_quick:
-        surrogates["MiniLM"] = SentenceTransformerSurrogate(model_path("minilm"), max_length=32)
+        choices["MiniLM", "k-means"] = KMeansSettings()
+    surrogates = {
+        "TF-IDF": TfidfSurrogate,
+        "MiniLM": lambda: SentenceTransformerSurrogate(model_path("minilm"), max_length=32),
+    }
     plans = {}
-    for name, surrogate in surrogates.items():
-        for clustering, settings in (("k-means", KMeansSettings()), ("graph", GraphSettings())):
-            folder = setting.workspace.runs / "plans" / hash_of(["intents", len(pairs), name, clustering])
-            plans[name, clustering] = prepare_batch_plan(
-                pairs, folder, surrogate=surrogate, cluster_size=BATCH_SIZE, clustering=settings
-            )
+    for (name, clustering), settings in choices.items():
+        plans[name, clustering] = prepare_batch_plan(
+            pairs,
+            setting.workspace.runs / "plans" / hash_of(["intents", len(pairs), name, clustering]),
+            surrogate=surrogates[name](),
+            cluster_size=BATCH_SIZE,
+            clustering=settings,
+        )
     return plans, intents
 
 
@@ -140,8 +146,8 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 10,000 pairs of utterances of the same intent, 227 intents of banking and of an assistant. A document of the query's
-intent is a right answer. Ranks are of 1,000 queries; batches are {NUM_BATCHES} of {BATCH_SIZE} pairs, from clusters
-of as many.
+intent is a right answer. Ranks are of 1,000 queries; batches are {NUM_BATCHES} of {BATCH_SIZE} pairs, from clusters of
+{BATCH_SIZE}.
 
 ## Right answers among the nearest documents of other pairs
 

@@ -66,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog=f"experiments, with their time on two cores that do nothing else:\n{listed}",
+        epilog=f"experiments, with an estimate of their time on two cores that do nothing else:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     choices = [*EXPERIMENTS, "all"]

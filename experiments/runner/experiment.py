@@ -108,7 +108,7 @@ def write_page(experiment: Experiment, folder: Path, command: str) -> Page:
         figure.savefig(folder / file_name, bbox_inches="tight", metadata={"Date": None})
         parts.append(f"![{experiment.title}: {name}]({file_name})")
     parts.append(page.text.strip())
-    parts.append(f"Made by `{command}`; the plots and this page from [{experiment.name}.csv]({experiment.name}.csv).")
+    parts.append(f"Made by `{command}`, from the table [{experiment.name}.csv]({experiment.name}.csv).")
     kept = re.search(rf"^{re.escape(_KEPT_HEADING)}\n.*", _read(path), re.DOTALL | re.MULTILINE)
     if kept:
         parts.append(kept[0].strip())

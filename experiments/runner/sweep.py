@@ -86,7 +86,10 @@ def untrained_rows(setting: Setting, evaluation: EvaluationConfig, start: RunCon
     workspace, rows = setting.workspace, []
     columns = {"run": "untrained", "seed": 0, "architecture": "BM25", "pooling": "mean", "batches": "none"}
     rows += score_rows(score_bm25(workspace, evaluation), columns)
-    for name, config in {"start": start, start.backbone: replace(start, layers=None)}.items():
+    encoders = {start.backbone: replace(start, layers=None)}
+    if start.layers is not None:
+        encoders = {"start": start, **encoders}
+    for name, config in encoders.items():
         for way in WAYS:
             own = replace(evaluation, contexts=("own",))
             scores = score_model(workspace, workspace.load_encoder(config), own, way)

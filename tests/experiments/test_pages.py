@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import compare
+import contexts
+import grid
 import main_table
 import paper
 import pytest
@@ -70,6 +72,47 @@ def test_a_page_is_made_from_the_table_alone_and_keeps_what_was_written_by_hand(
     page.write_text(first + "\n## What we do with it\n\nNothing yet.\n")
     write_page(main_table.EXPERIMENT, tmp_path, "make it")
     assert page.read_text() == first + "\n## What we do with it\n\nNothing yet.\n"
+
+
+def context_rows(contexts, score, sets=("pets", "tales"), **columns):
+    """Rows of the model in prefix attention, of two seeds, in some contexts."""
+    factors = {"architecture": "prefix", "pooling": "context frequency", "batches": "contextual"}
+    return [
+        {"seed": seed, **factors, **columns, "context": context, "set": name, "ndcg@10": score(name, context) + seed}
+        for seed in (0, 1)
+        for context in contexts
+        for name in sets
+    ]
+
+
+def test_the_page_on_contexts_says_what_the_own_one_is_worth():
+    rows = context_rows(
+        ["own", "foreign", "random", "training", "none"], lambda _, context: 40.0 + 3 * (context == "own")
+    )
+    assert "+3.0 ± 0.0 over training" in contexts.report_kinds(rows).finding
+
+
+def test_the_matrix_counts_where_the_own_context_is_best():
+    rows = context_rows(["pets", "tales"], lambda name, context: 40.0 + 2 * (context == "pets"))
+    assert "own best on 1 of 2, +0.0 ± 0.0" in contexts.report_matrix(rows).finding
+
+
+def test_the_curve_has_a_point_for_each_number_of_documents():
+    rows = context_rows(["none"], lambda *_: 40.0, size=0) + context_rows(["own"], lambda *_: 42.0, size=64)
+    page = contexts.report_sizes(rows)
+    assert "40.5 without and 42.5 with 64" in page.finding
+    assert len(page.figures["sizes"].axes[0].lines[0].get_xdata()) == 2
+
+
+def test_the_grid_tells_the_filter_and_the_correlation_with_hardness():
+    rows = [
+        {**row, "batch_size": batch_size, "cluster_size": 16, "filter": state, "hardness": 1 / batch_size}
+        for state, sign in (("on", 1), ("off", -1))
+        for batch_size in (16, 64, 128)
+        for row in context_rows(["none"], lambda *_, gain=sign * 100 / batch_size: 40.0 + gain)
+    ]
+    finding = grid.report(rows).finding
+    assert "correlate +1.00 with it and -1.00 without" in finding
 
 
 def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):
