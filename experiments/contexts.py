@@ -1,17 +1,24 @@
-"""T3, F6 and F14: does the content of the context matter? T1's models, shown several contexts, not trained anew."""
+"""
+T3, F6 and F14: does the content of the context matter? The models of T1, and that of `compare` on libraries, shown
+several contexts, not trained anew.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 
+import compare
 import main_table
 from matplotlib.figure import Figure
 from runner.comparison import Check, check_table, context_table, gains, model_name
-from runner.config import RunConfig
+from runner.config import DOCSTRINGS, RunConfig
 from runner.experiment import Experiment, Page, Setting
 from runner.sets import EvaluationConfig
 from runner.sweep import sweep
 from runner.table import Row, markdown_table, mean_and_spread, seed_means, select, show
+
+from cde_hf.data.libraries import HELD_OUT_LIBRARIES
 
 
 FORUMS = tuple(
@@ -20,14 +27,37 @@ FORUMS = tuple(
 )
 SIZES = (0, 4, 16, 64)
 
+Runs = dict[RunConfig, Row]
 
-def contextual_runs() -> dict[RunConfig, Row]:
+
+def contextual_runs() -> Runs:
     """T1's models with a context, from contextual batches."""
     return {
         config: factors
         for config, factors in main_table.runs().items()
         if config.has_context and config.batches == "cluster"
     }
+
+
+def forum_runs() -> Runs:
+    """T1's models in prefix attention."""
+    return {config: factors for config, factors in contextual_runs().items() if config.architecture == "prefix"}
+
+
+def library_runs() -> Runs:
+    """The model of `make train`."""
+    return {config: factors for config, factors in compare.runs().items() if config.has_context}
+
+
+def forum_evaluation() -> EvaluationConfig:
+    """Every forum in the context of every forum."""
+    return EvaluationConfig(FORUMS, contexts=FORUMS, max_queries=200, max_documents=300)
+
+
+def library_evaluation() -> EvaluationConfig:
+    """Every held-out library in the context of every other, of documents from training, and of none."""
+    names = (*HELD_OUT_LIBRARIES, "training", "none")
+    return replace(compare.evaluation(), contexts=names, training_domains=DOCSTRINGS)
 
 
 def run_kinds(setting: Setting) -> list[Row]:
@@ -65,25 +95,25 @@ There, random documents cost 1.2 points on the mean over all tasks and 2.2 on re
     return Page(f"{finding}.", text)
 
 
-def run_matrix(setting: Setting) -> list[Row]:
-    """Every forum in the context of every forum."""
-    evaluation = EvaluationConfig(FORUMS, contexts=FORUMS, max_queries=200, max_documents=300)
-    runs = {config: factors for config, factors in contextual_runs().items() if config.architecture == "prefix"}
-    return sweep(setting, runs, evaluation)
+def run_matrix(setting: Setting, *, runs: Callable[[], Runs], evaluation: Callable[[], EvaluationConfig]) -> list[Row]:
+    """Every set in the context of every set."""
+    return sweep(setting, runs(), evaluation())
 
 
-def report_matrix(rows: list[Row]) -> Page:
+def report_matrix(rows: list[Row], *, introduction: str) -> Page:
     """A matrix for each model."""
     parts, findings, figures = [], [], {}
     for name in dict.fromkeys(model_name(row) for row in rows):
         own = [row for row in rows if model_name(row) == name]
         sets = list(dict.fromkeys(row["set"] for row in own))
+        others = [other for other in dict.fromkeys(row["context"] for row in own) if other not in sets]
         matrix = [
-            [fmean(row["ndcg@10"] for row in select(own, set=each, context=other)) for other in sets] for each in sets
+            [fmean(row["ndcg@10"] for row in select(own, set=each, context=other)) for other in (*sets, *others)]
+            for each in sets
         ]
-        labels = [each.removeprefix("redditforum-") for each in sets]
+        labels = [each.removeprefix("redditforum-") for each in (*sets, *others)]
         lines = [
-            [f"**{label}**", *(f"{value:.1f}" for value in line)] for label, line in zip(labels, matrix, strict=True)
+            [f"**{label}**", *(f"{value:.1f}" for value in line)] for label, line in zip(labels, matrix, strict=False)
         ]
         parts.append(f"### {name}\n\n{markdown_table(['set, context', *labels], lines)}")
         num_best = sum(line[place] == max(line) for place, line in enumerate(matrix))
@@ -91,15 +121,15 @@ def report_matrix(rows: list[Row]) -> Page:
         for seed in sorted({row["seed"] for row in own}):
             part = select(own, seed=seed)
             is_own = [row["ndcg@10"] for row in part if row["set"] == row["context"]]
-            seeds.append(fmean(is_own) - fmean(row["ndcg@10"] for row in part if row["set"] != row["context"]))
+            foreign = [row["ndcg@10"] for row in part if row["context"] in sets and row["set"] != row["context"]]
+            seeds.append(fmean(is_own) - fmean(foreign))
         mean, spread = mean_and_spread(seeds)
-        gain = f"{mean:+.1f} ± {spread:.1f} over the others' mean"
+        gain = f"{mean:+.1f} ± {spread:.1f} over the mean of the other sets' contexts"
         findings.append(f"{name}: own best on {num_best} of {len(sets)}, {gain}")
         figures[name.replace(",", "").replace(" ", "_")] = _heat_map(matrix, labels)
     text = f"""## Setting
 
-T1's models in prefix attention on six forums that were not trained on, 300 documents and 200 queries each; the line is
-the set, the column the forum whose documents are the context. Means over seeds.
+{introduction} The line is the set, the column the context. Means over seeds.
 
 {chr(10).join(parts)}
 ## Against the paper
@@ -108,18 +138,16 @@ There, the context of the own forum is usually the best, within a point of NDCG@
     return Page("; ".join(findings) + ".", text, figures)
 
 
-def run_sizes(setting: Setting) -> list[Row]:
+def run_sizes(setting: Setting, *, runs: Callable[[], Runs], evaluation: Callable[[], EvaluationConfig]) -> list[Row]:
     """More and more documents of the own context."""
     rows = []
     for size in SIZES[:2] if setting.is_quick else SIZES:
-        evaluation = replace(
-            main_table.EVALUATION, contexts=("own",) if size else ("none",), context_size=size or SIZES[-1]
-        )
-        rows += [{**row, "size": size} for row in sweep(setting, contextual_runs(), evaluation)]
+        sized = replace(evaluation(), contexts=("own",) if size else ("none",), context_size=size or SIZES[-1])
+        rows += [{**row, "size": size} for row in sweep(setting, runs(), sized)]
     return rows
 
 
-def report_sizes(rows: list[Row]) -> Page:
+def report_sizes(rows: list[Row], *, introduction: str) -> Page:
     """A curve for each model."""
     sizes = sorted({row["size"] for row in rows})
     figure = Figure(figsize=(5.5, 4))
@@ -138,8 +166,8 @@ def report_sizes(rows: list[Row]) -> Page:
     axes.legend(fontsize=7)
     text = f"""## Setting
 
-T1's models from contextual batches on T1's sets, with more and more documents of the set itself; the rest of the
-context is the null embedding. ± is the standard deviation over seeds.
+{introduction}, with more and more documents of the set itself; the rest of the context is the null embedding. ± is the
+standard deviation over seeds.
 
 {markdown_table(["model", *(str(size) for size in sizes)], lines)}
 ## Against the paper
@@ -160,7 +188,7 @@ def _heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> Figur
     limit = max(abs(value) for line in differences for value in line) or 1.0
     image = axes.imshow(differences, cmap="RdBu", vmin=-limit, vmax=limit)
     axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
-    axes.set_yticks(range(len(labels)), labels)
+    axes.set_yticks(range(len(matrix)), labels[: len(matrix)])
     axes.set_xlabel("context")
     figure.colorbar(image, label="NDCG@10 above the own context")
     return figure
@@ -179,14 +207,43 @@ MATRIX = Experiment(
     title="Forums in each other's context",
     claim="The context of the own forum is usually the best.",
     minutes=10,
-    run=run_matrix,
-    report=report_matrix,
+    run=partial(run_matrix, runs=forum_runs, evaluation=forum_evaluation),
+    report=partial(
+        report_matrix,
+        introduction="T1's models in prefix attention on six forums that were not trained on, 300 documents and 200 "
+        "queries each.",
+    ),
+)
+LIBRARY_MATRIX = Experiment(
+    name="F6-libraries",
+    title="Libraries in each other's context",
+    claim="The context of the own library is usually the best.",
+    minutes=20,
+    run=partial(run_matrix, runs=library_runs, evaluation=library_evaluation),
+    report=partial(
+        report_matrix,
+        introduction="The model of `make train` on the libraries that it was not trained on, 200 queries each. "
+        "*training*: documents of the libraries that it was trained on.",
+    ),
+    needs="docstrings",
 )
 CURVE = Experiment(
     name="F14",
     title="The number of context documents",
     claim="The model works with a context that is partly filled or empty, and best with a full one.",
     minutes=15,
-    run=run_sizes,
-    report=report_sizes,
+    run=partial(run_sizes, runs=contextual_runs, evaluation=lambda: main_table.EVALUATION),
+    report=partial(report_sizes, introduction="T1's models from contextual batches on T1's sets"),
+)
+LIBRARY_CURVE = Experiment(
+    name="F14-libraries",
+    title="The number of context documents, on libraries",
+    claim="The model works with a context that is partly filled or empty, and best with a full one.",
+    minutes=15,
+    run=partial(run_sizes, runs=library_runs, evaluation=compare.evaluation),
+    report=partial(
+        report_sizes,
+        introduction="The model of `make train` on the libraries that it was not trained on, 200 queries each",
+    ),
+    needs="docstrings",
 )

@@ -94,12 +94,20 @@ def test_the_page_on_contexts_says_what_the_own_one_is_worth():
 
 def test_the_matrix_counts_where_the_own_context_is_best():
     rows = context_rows(["pets", "tales"], lambda name, context: 40.0 + 2 * (context == "pets"))
-    assert "own best on 1 of 2, +0.0 ± 0.0" in contexts.report_matrix(rows).finding
+    assert "own best on 1 of 2, +0.0 ± 0.0" in contexts.MATRIX.report(rows).finding
+
+
+def test_a_context_that_is_no_set_stands_in_the_matrix_but_is_not_foreign():
+    rows = context_rows(["pets", "tales"], lambda name, context: 40.0 + 2 * (context == name))
+    strange = [{**row, "context": "training", "ndcg@10": 0.0} for row in rows if row["context"] == "pets"]
+    page = contexts.LIBRARY_MATRIX.report(rows + strange)
+    assert "own best on 2 of 2, +2.0 ± 0.0" in page.finding
+    assert "| set, context | pets | tales | training |" in page.text
 
 
 def test_the_curve_has_a_point_for_each_number_of_documents():
     rows = context_rows(["none"], lambda *_: 40.0, size=0) + context_rows(["own"], lambda *_: 42.0, size=64)
-    page = contexts.report_sizes(rows)
+    page = contexts.CURVE.report(rows)
     assert "40.5 without and 42.5 with 64" in page.finding
     assert len(page.figures["sizes"].axes[0].lines[0].get_xdata()) == 2
 
