@@ -17,13 +17,13 @@ from timing import write_header, write_row
 from training_steps import KINDS, add_step_arguments, build_model, make_step, run_step
 
 
-MEASURES = ("above the start", "whole process")
+Peaks = dict[int, tuple[float, float]]
 
 
 def peak_memory(
     kind: str, batch_size: int, mini_batch_size: int | None, args: argparse.Namespace
-) -> tuple[float, ...]:
-    """The numbers of `MEASURES`, in MiB, of some steps in this process."""
+) -> tuple[float, float]:
+    """The peak of some steps in this process, in MiB: above what it held before, and of the whole process."""
     torch.set_num_threads(1)
     model, step = build_model(kind, args), make_step(batch_size, args)
     run_step(model, make_step(2, args), mini_batch_size)  # so that libraries and gradients are there
@@ -35,30 +35,26 @@ def peak_memory(
     return peak - before, peak
 
 
-def measure(args: argparse.Namespace) -> dict[str, dict[int, tuple[float, ...]]]:
-    """The peaks of each way, by batch size."""
+def measure(kind: str, mini_batch_size: int | None, args: argparse.Namespace) -> Peaks:
+    """The peaks of one way by batch size, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
-    peaks: dict[str, dict[int, tuple[float, ...]]] = {}
-    for kind in args.kinds:
-        for way, mini_batch_size in (("cached", args.mini_batch_size), ("plain", None)):
-            sizes = [size for size in args.batch_sizes if way == "cached" or size <= args.max_plain_batch_size]
-            peaks[f"{kind}, {way}"] = by_size = {}
-            for size in sizes:
-                with context.Pool(1) as pool:
-                    by_size[size] = pool.apply(peak_memory, (kind, size, mini_batch_size, args))
+    peaks = {}
+    for size in args.batch_sizes:
+        if mini_batch_size is not None or size <= args.max_plain_batch_size:
+            with context.Pool(1) as pool:
+                peaks[size] = pool.apply(peak_memory, (kind, size, mini_batch_size, args))
     return peaks
 
 
-def write_table(peaks: dict[str, dict[int, tuple[float, ...]]], batch_sizes: list[int]) -> None:
-    write_header(["step", "MiB", *(f"batch {size}" for size in batch_sizes), "largest / smallest batch"])
-    for number, name in enumerate(MEASURES):
-        for step, by_size in peaks.items():
-            cells = [f"{by_size[size][number]:.0f}" if size in by_size else "" for size in batch_sizes]
-            ratio = by_size[max(by_size)][number] / by_size[min(by_size)][number]
-            write_row([step, name, *cells, f"{ratio:.2f}x"])
+def write_peaks(step: str, peaks: Peaks, batch_sizes: list[int]) -> None:
+    cells = []
+    for number in range(2):
+        cells += [f"{peaks[size][number]:.0f}" if size in peaks else "" for size in batch_sizes]
+        cells.append(f"{peaks[max(peaks)][number] / peaks[min(peaks)][number]:.2f}x")
+    write_row([step, *cells])
 
 
-def plot_memory(peaks: dict[str, dict[int, tuple[float, ...]]], title: str, path: Path) -> None:
+def plot_memory(peaks: dict[str, Peaks], title: str, path: Path) -> None:
     """Draws the memory above the start over the batch size."""
     from matplotlib import pyplot as plt
 
@@ -87,8 +83,15 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for a drawing of the memory above the start (SVG or PNG)")
     args = parser.parse_args()
 
-    peaks = measure(args)
-    write_table(peaks, args.batch_sizes)
+    columns = [*(f"batch {size}" for size in args.batch_sizes), "largest / smallest"]
+    write_header(["step", *columns, *(f"process, {name}" for name in columns)])
+    peaks = {}
+    for kind in args.kinds:
+        for way, mini_batch_size in (("cached", args.mini_batch_size), ("plain", None)):
+            by_size = measure(kind, mini_batch_size, args)
+            if by_size:  # all batches may be too large for the plain way
+                peaks[f"{kind}, {way}"] = by_size
+                write_peaks(f"{kind}, {way}", by_size, args.batch_sizes)
     if args.plot is not None:
         title = f"{args.layers} layers of width {args.width}, mini-batch {args.mini_batch_size}"
         plot_memory(peaks, title, args.plot)
