@@ -39,7 +39,7 @@ quality: install  ## Check format and lint
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-bench: install  ## Time encoding, surrogates and training, and write docs/benchmarks.md (20 minutes)
+bench: install  ## Time encoding, surrogates and training, and write docs/benchmarks.md (about 20 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py
 
 bench-full: install  ## The same with more lengths, batches and rounds (hours)
