@@ -42,17 +42,17 @@ quality: install  ## Check format and lint
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
-bench: install  ## Time encoding and write the tables of docs/benchmarks.md (20 minutes)
+bench: install  ## Time encoding, surrogates and training, and write docs/benchmarks.md (about 20 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py
 
-bench-full: install  ## The same with more lengths, batches and rounds (more than an hour)
+bench-full: install  ## The same with more lengths, batches and rounds (hours)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --full
 
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py
 
-bench-training: install  ## Time a training step and measure its memory, plain and gradient-cached (more than 20 minutes on two busy cores)
-	$(OFFLINE) $(BIN)/python benchmarks/training.py
+bench-training: install  ## Of make bench, the training step and its memory alone
+	$(OFFLINE) $(BIN)/python benchmarks/report.py --tables training 'training memory'
 
 bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index.py

@@ -1,8 +1,9 @@
 """
 Time per text of joint attention, prefix attention and the plain biencoder, in one run.
 
-They run in turn, several times; the best time of each counts. Read the ratios: the times belong to the machine. The
-context block of prefix attention is computed once, outside of the times.
+`separate` is prefix attention with `separate_context=True`, as `CDEModel.from_biencoder` builds it. They run in turn,
+several times; the best time of each counts. Read the ratios: the times belong to the machine. The context block of
+prefix attention is computed once, outside of the times.
 """
 
 import argparse
@@ -16,26 +17,33 @@ from timing import add_timing_arguments, best_times, write_header, write_row
 from cde_hf import CDEModel, CorpusContext
 
 
+COLUMNS = ("joint", "prefix", "separate", "biencoder")
+
+
 def build_functions(
-    models: dict[str, CDEModel], context: CorpusContext, batch_size: int, length: int
+    models: dict[str, CDEModel], contexts: dict[str, CorpusContext], batch_size: int, length: int, *, with_joint: bool
 ) -> dict[str, Callable[[], object]]:
     """What is measured, as a user would call it."""
     input_ids = torch.randint(1000, 30000, (batch_size, length))
     mask = torch.ones_like(input_ids)
     backbone = models["joint"].second_stage_model.backbone
-    return {
-        "prefix": lambda: models["prefix"].encode_texts(input_ids, mask, context=context),
-        "biencoder": lambda: backbone(input_ids, mask).last_hidden_state.mean(dim=1),
-        "joint": lambda: models["joint"].second_stage_model(input_ids, mask, context.embeddings),
+    functions: dict[str, Callable[[], object]] = {
+        name: lambda model=models[name], context=context: model.encode_texts(input_ids, mask, context=context)
+        for name, context in contexts.items()
     }
+    functions["biencoder"] = lambda: backbone(input_ids, mask).last_hidden_state.mean(dim=1)
+    if with_joint:
+        vectors = contexts["prefix"].embeddings
+        functions["joint"] = lambda: models["joint"].second_stage_model(input_ids, mask, vectors)
+    return functions
 
 
 def measure(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
     """Seconds of each. Joint attention stands far off, so that fewer rounds do."""
-    joint = {"joint": functions["joint"]}
+    joint = {name: run for name, run in functions.items() if name == "joint"}
     return {
         **best_times({name: run for name, run in functions.items() if name not in joint}, seconds),
-        **best_times(joint, seconds / 4),
+        **(best_times(joint, seconds / 4) if joint else {}),
     }
 
 
@@ -46,8 +54,9 @@ def plot_times(times: dict[int, dict[str, float]], title: str, path: Path) -> No
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # text as text, and the same file every time
     lengths = sorted(times)
     figure, axes = plt.subplots(figsize=(6, 4))
-    for name, marker in (("joint", "s"), ("prefix", "o"), ("biencoder", "^")):
-        axes.plot(lengths, [1000 * times[length][name] for length in lengths], marker=marker, label=name)
+    for name, marker in (("joint", "s"), ("prefix", "o"), ("separate", "v"), ("biencoder", "^")):
+        if name in times[lengths[0]]:
+            axes.plot(lengths, [1000 * times[length][name] for length in lengths], marker=marker, label=name)
     axes.set(xscale="log", yscale="log", xlabel="tokens of the text", ylabel="milliseconds per text", title=title)
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.minorticks_off()
@@ -65,6 +74,9 @@ def main() -> None:
     parser.add_argument("--context-size", type=int, default=512, help="context documents (default: 512)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 64, 128, 256, 512], help="tokens of a text")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="texts at once")
+    parser.add_argument(
+        "--max-joint-batch-size", type=int, default=10**6, help="largest batch in joint attention (default: all)"
+    )
     parser.add_argument("--plot", type=Path, help="file for a drawing of the first batch size's times (SVG or PNG)")
     add_timing_arguments(parser, seconds=25)
     args = parser.parse_args()
@@ -73,22 +85,21 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     models = build_models(args.model, args.context_size, args.layers)
     vectors = torch.randn(args.context_size, models["joint"].config.context_embedding_size)
-    context = models["prefix"].add_context_block(CorpusContext(vectors))
-    write_header(["batch", "tokens", "joint ms", "prefix ms", "biencoder ms", "joint / prefix", "prefix / biencoder"])
+    contexts = {name: models[name].add_context_block(CorpusContext(vectors)) for name in ("prefix", "separate")}
+    ratios = (("joint", "prefix"), ("prefix", "biencoder"), ("separate", "biencoder"))
+    write_header(
+        ["batch", "tokens", *(f"{name} ms" for name in COLUMNS), *(f"{top} / {base}" for top, base in ratios)]
+    )
     for batch_size in args.batch_sizes:
+        with_joint = batch_size <= args.max_joint_batch_size
         times = {}
         for length in args.lengths:
-            seconds = measure(build_functions(models, context, batch_size, length), args.seconds)
+            functions = build_functions(models, contexts, batch_size, length, with_joint=with_joint)
+            seconds = measure(functions, args.seconds)
             times[length] = seconds = {name: value / batch_size for name, value in seconds.items()}
-            write_row(
-                [
-                    batch_size,
-                    length,
-                    *(f"{1000 * seconds[name]:.1f}" for name in ("joint", "prefix", "biencoder")),
-                    f"{seconds['joint'] / seconds['prefix']:.1f}x",
-                    f"{seconds['prefix'] / seconds['biencoder']:.2f}x",
-                ]
-            )
+            milliseconds = [f"{1000 * seconds[name]:.1f}" if name in seconds else "" for name in COLUMNS]
+            quotients = [f"{seconds[top] / seconds[base]:.2f}x" if top in seconds else "" for top, base in ratios]
+            write_row([batch_size, length, *milliseconds, *quotients])
         if args.plot is not None and batch_size == args.batch_sizes[0]:
             title = f"{args.model}, {args.context_size} context documents, batch {batch_size}"
             plot_times(times, title, args.plot)

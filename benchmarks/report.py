@@ -1,5 +1,5 @@
 """
-Runs the benchmarks of encoding and writes their tables into a page, docs/benchmarks.md.
+Runs the benchmarks and writes their tables into a page, docs/benchmarks.md.
 
 A table stands on the page between the comments `<!-- table: name -->` and `<!-- end of table -->`; what is between
 them is replaced, the rest is left as it is.
@@ -8,8 +8,10 @@ them is replaced, the rest is left as it is.
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tqdm import tqdm
@@ -17,25 +19,44 @@ from tqdm import tqdm
 
 FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "benchmarks.md"
-PLOT = PAGE.with_name("time_per_text.svg")
+PLOTS = {"attention": PAGE.with_name("time_per_text.svg"), "training memory": PAGE.with_name("memory_by_batch.svg")}
 
 # For each table the script, the arguments of the small run and what the full run changes about them.
 TABLES = {
-    "attention": ("attention.py", "--batch-sizes 1 --seconds 25", "--seconds 100"),
+    "attention": ("attention.py", "--batch-sizes 1 --seconds 12", "--seconds 100"),
     "attention in batches": (
         "attention.py",
-        "--batch-sizes 16 --lengths 16 64 --seconds 20",
-        "--lengths 16 64 128 512 --seconds 200",
+        "--batch-sizes 16 --lengths 16 64 --max-joint-batch-size 1 --seconds 15",
+        "--lengths 16 64 128 512 --max-joint-batch-size 16 --seconds 200",
     ),
-    "attention of MiniLM": ("attention.py", "--model MiniLM --lengths 16 64 128 --seconds 8", "--seconds 40"),
+    "attention of MiniLM": (
+        "attention.py",
+        "--model MiniLM --lengths 16 64 128 --max-joint-batch-size 1 --seconds 5",
+        "--max-joint-batch-size 16 --seconds 40",
+    ),
     "attention of MiniLM, small context": (
         "attention.py",
-        "--model MiniLM --context-size 64 --lengths 16 64 128 --seconds 8",
-        "--seconds 40",
+        "--model MiniLM --context-size 64 --lengths 16 64 128 --max-joint-batch-size 1 --seconds 5",
+        "--max-joint-batch-size 16 --seconds 40",
     ),
-    "merging": ("merging.py", "--seconds 3", "--seconds 30"),
-    "encode": ("encoding.py", "--models MiniLM --seconds 10", "--models MiniLM NomicBERT --seconds 60"),
-    "forms": ("precision.py", "--batch-sizes 1 --seconds 15", "--batch-sizes 1 16 --seconds 60"),
+    "merging": ("merging.py", "--batch-sizes 1 16 --seconds 2", "--batch-sizes 1 16 64 --seconds 30"),
+    "encode": (
+        "encoding.py",
+        "--models MiniLM --texts 64 --max-words 16 128 --seconds 5",
+        "--models MiniLM NomicBERT --texts 128 --seconds 60",
+    ),
+    "forms": ("precision.py", "--batch-sizes 1 --seconds 10", "--batch-sizes 1 16 --seconds 60"),
+    "surrogate": ("surrogate.py", "--texts 128 --seconds 8", "--texts 2048 --seconds 200"),
+    "training": (
+        "training.py",
+        "--batch-sizes 64 256 512 --max-joint-batch-size 256 --seconds 20",
+        "--batch-sizes 64 256 512 1024 --max-joint-batch-size 1024 --seconds 300",
+    ),
+    "training memory": (
+        "training_memory.py",
+        "--kinds biencoder separate joint --batch-sizes 64 512 1024",
+        "--kinds biencoder prefix separate joint --batch-sizes 64 256 512 1024 --pairs 1024",
+    ),
 }
 
 
@@ -43,10 +64,11 @@ def run_table(name: str, is_full: bool) -> str:
     """Runs one benchmark and returns its table."""
     script, arguments, changes = TABLES[name]
     command = [sys.executable, str(FOLDER / script), *arguments.split(), *(changes.split() if is_full else [])]
-    if name == "attention":
-        command += ["--plot", str(PLOT)]
-    # Some virtual machines report AMX but do not run it, and a bfloat16 matrix product then ends the process.
-    environment = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
+    if name in PLOTS:
+        command += ["--plot", str(PLOTS[name])]
+    # Times are those of the processor, so that a second thread of any library would count twice. Some virtual machines
+    # report AMX but do not run it, and a bfloat16 matrix product then ends the process.
+    environment = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return result.stdout
 
@@ -62,15 +84,28 @@ def put_table(page: str, name: str, table: str) -> str:
     return re.sub(pattern, lambda _: f"{start}\n{table}\n<!-- end of table -->", page, flags=re.DOTALL)
 
 
+def describe_duration(seconds: float, is_full: bool) -> str:
+    """How long the whole run took, and how much of it the processor worked."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (
+        f"The tables between marks are those of one run of `make {'bench-full' if is_full else 'bench'}`, which took "
+        f"{(usage.ru_utime + usage.ru_stime) / 60:.0f} minutes of processor time in {seconds / 60:.0f} minutes.\n"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="run the whole grid with more rounds")
     parser.add_argument("--tables", choices=list(TABLES), nargs="+", default=list(TABLES), help="which tables to make")
     args = parser.parse_args()
+    start = time.perf_counter()
     for name in tqdm(args.tables, "Benchmarks"):
         table = run_table(name, args.full)
         # One by one, so that an interrupted run leaves what it has measured.
         PAGE.write_text(put_table(PAGE.read_text(), name, table))
+    if args.tables == list(TABLES):
+        duration = describe_duration(time.perf_counter() - start, args.full)
+        PAGE.write_text(put_table(PAGE.read_text(), "duration", duration))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser, seconds: float) -> None:
-    """The arguments that every benchmark of encoding has."""
+    """The arguments that every benchmark of times has."""
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"time for the rounds of one row (default: {seconds})"
     )
@@ -24,12 +24,13 @@ def add_timing_arguments(parser: argparse.ArgumentParser, seconds: float) -> Non
 
 def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
     """Best seconds of each function over rounds in which they take turns, after one to warm up; two at the least."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    # Of the whole process: tokenizers and autograd may work on threads of their own.
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions.values():
         function()
     times = dict.fromkeys(functions, float("inf"))
-    end, num_rounds = time.perf_counter() + seconds, 0
-    while num_rounds < 2 or time.perf_counter() < end:
+    end, num_rounds = clock() + seconds, 0
+    while num_rounds < 2 or clock() < end:
         for name, function in functions.items():
             start = clock()
             function()

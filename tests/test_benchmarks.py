@@ -1,4 +1,4 @@
-"""The benchmarks of encoding run, and their tables have a place on the page."""
+"""The benchmarks run, and their tables have a place on the page."""
 
 import importlib.util
 import subprocess
@@ -9,11 +9,15 @@ import pytest
 
 
 ROOT = Path(__file__).parents[1]
+TINY_STEP = "--layers 1 --width 64 --length 8 --context-size 4 --mini-batch-size 2 --max-plain-batch-size 4"
 TINY_RUNS = {
-    "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --plot plot.svg",
-    "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8",
-    "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8",
-    "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2",
+    "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --max-joint-batch-size 1 --seconds 0",
+    "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
+    "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8 --seconds 0",
+    "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2 --seconds 0",
+    "surrogate.py": "--library packaging --texts 4 --seconds 0",
+    "training.py": f"{TINY_STEP} --batch-sizes 4 8 --max-joint-batch-size 4 --seconds 0",
+    "training_memory.py": f"{TINY_STEP} --batch-sizes 4 8 --kinds separate",
 }
 
 
@@ -46,13 +50,23 @@ def test_a_page_without_a_place_is_refused(report):
         report.put_table("a page", "x", "| new |\n")
 
 
+def test_only_a_whole_run_says_how_long_it_took(report):
+    assert "duration" not in report.TABLES
+    assert report.PAGE.read_text().count("<!-- table: duration -->") == 1
+    assert "`make bench-full`, which took" in report.describe_duration(120.0, is_full=True)
+    assert report.describe_duration(120.0, is_full=False).endswith("processor time in 2 minutes.\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("script", TINY_RUNS)
-def test_a_tiny_run_writes_a_table(tmp_path, script):
-    command = [sys.executable, ROOT / "benchmarks" / script, *TINY_RUNS[script].split(), "--seconds", "0"]
+def test_a_tiny_run_writes_a_table(tmp_path, report, script):
+    command = [sys.executable, ROOT / "benchmarks" / script, *TINY_RUNS[script].split()]
+    is_drawn = script in {report.TABLES[name][0] for name in report.PLOTS}
+    if is_drawn:
+        command += ["--plot", "plot.svg"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     header, line, *rows = result.stdout.strip().split("\n")
     assert len(rows) > 0
     assert all(row.count("|") == header.count("|") == line.count("|") for row in rows)
-    assert (tmp_path / "plot.svg").exists() == ("--plot" in TINY_RUNS[script])
+    assert (tmp_path / "plot.svg").exists() == is_drawn
