@@ -83,10 +83,10 @@ def score_table(rows: Sequence[Row]) -> str:
 
 
 def context_table(rows: Sequence[Row]) -> str:
-    """Means over sets of what has a context, by context."""
+    """Means over sets, by context, of what was shown several."""
     contexts = list(dict.fromkeys(row["context"] for row in rows if row["context"] != "none")) + ["none"]
     lines = []
-    for name in dict.fromkeys(model_name(row) for row in rows if row["context"] == "own"):
+    for name in dict.fromkeys(model_name(row) for row in rows if row["context"] == "foreign"):
         own = [row for row in rows if model_name(row) == name]
         lines.append([name, *(show(seed_means(select(own, context=context)).values()) for context in contexts)])
     return markdown_table(["model", *contexts], lines)

@@ -24,13 +24,15 @@ def make_rows(score):
         {"run": "r", "seed": seed, **each, "context": context, "set": name, "ndcg@10": score(each, context) + seed}
         for seed in (0, 1)
         for each in factors
-        for context in (("own", "foreign", "none") if has_context(each) else ("none",))
+        for context in shown_contexts(each)
         for name in ("cacm", "se-ai")
     ]
 
 
-def has_context(factors):
-    return factors["architecture"] in ("joint", "prefix") or factors["pooling"] in ("whitened", "frequency-pooled")
+def shown_contexts(factors):
+    if factors["architecture"] in ("joint", "prefix"):
+        return ("own", "foreign", "none")
+    return ("own",) if factors["pooling"] in ("whitened", "frequency-pooled") else ("none",)
 
 
 def paper_like(factors, context):
