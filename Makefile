@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 SOURCES := src tests benchmarks examples experiments
 # Nothing is downloaded but packages: what the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
+# accelerate gives a process one thread unless told otherwise.
+THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
 .PHONY: help install train compare test test-slow style quality bench bench-full bench-batching bench-training bench-index clean
 
@@ -20,8 +22,8 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
 
 train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (15 minutes on two busy cores)
-	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml examples/train.py \
-		examples/recipes/docstrings.yaml
+	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml \
+		--num_cpu_threads_per_process $(THREADS) examples/train.py examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
 	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
 
