@@ -1,8 +1,8 @@
 """
 The experiments of the paper on real data, each one command.
 
-    python experiments/paper.py T1 --data ../shared/data
-    python experiments/paper.py T1 --data ../shared/data --quick
+    python experiments/paper.py T1 --data DATA
+    python experiments/paper.py T1 --data DATA --quick
     python experiments/paper.py T1 --report
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
