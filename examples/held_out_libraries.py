@@ -49,14 +49,17 @@ def time_query(system, queries: list[str], documents: list[str], context_size: i
         few, many = (
             elapsed(lambda part=part: system.rank(part, documents, depth=10)) for part in (queries[:1], queries)
         )
-        return 1000 * (many - few) / (len(queries) - 1)
+        return 1000 * max(0.0, many - few) / (len(queries) - 1)
     return 1000 * min(elapsed(lambda query=query: system.embed_queries([query])) for query in queries)
 
 
 def elapsed(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def describe(evaluation: Evaluation) -> str:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -63,6 +64,15 @@ def test_a_run_leaves_a_model_that_loads(arguments, tmp_path):
     loaded[0].set_context(["t0w1 t0w2"])
     assert loaded.encode(["t0w1"]).shape == (1, 16)
     assert json.loads((tmp_path / "out" / "training_args.json").read_text())["max_steps"] == 2
+
+
+def test_a_run_follows_from_its_seed(arguments, tmp_path):
+    weights = []
+    for number, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(number)  # what a process did before must not matter
+        run_training([*arguments, "--seed", str(seed), "--output_dir", str(tmp_path / f"run{number}")])
+        weights.append((tmp_path / f"run{number}" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
 
 
 def test_a_biencoder_is_trained_on_request(arguments, tmp_path):

@@ -16,6 +16,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    set_seed,
 )
 from transformers.utils import logging
 
@@ -234,6 +235,7 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     with state.main_process_first():  # the others find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
+    set_seed(args.seed)  # the trainer does so too, but after the new layers have their weights
     model, tokenizer = script.load_model()
     trainer = ContextualContrastiveTrainer(
         model,
