@@ -42,8 +42,8 @@ def test_a_torn_manifest_an_old_one_and_none_are_named(folder, minilm, tmp_path)
     (folder / "manifest.json").write_text(text[:30])
     with pytest.raises(ValueError, match="manifest of the index .* is torn"):
         ContextualIndex.load(folder, minilm)
-    (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "format_version": 0}))
-    with pytest.raises(ValueError, match="index of version 0, but this package reads version 1"):
+    (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "format_version": 1}))
+    with pytest.raises(ValueError, match="index of version 1, but this package reads version 2"):
         ContextualIndex.load(folder, minilm)
     with pytest.raises(FileNotFoundError, match=r"holds no index. Make one with `cde-hf index"):
         ContextualIndex.load(tmp_path / "absent", minilm)

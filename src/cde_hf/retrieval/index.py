@@ -28,7 +28,7 @@ from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class ContextualIndex:
