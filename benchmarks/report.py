@@ -49,7 +49,7 @@ TABLES = {
     "surrogate": ("surrogate.py", "--texts 128 --seconds 8", "--texts 2048 --seconds 200"),
     "training": (
         "training.py",
-        "--batch-sizes 64 256 512 --max-joint-batch-size 256 --seconds 20",
+        "--batch-sizes 64 256 512 --max-joint-batch-size 256 --seconds 50",
         "--batch-sizes 64 256 512 1024 --max-joint-batch-size 1024 --seconds 300",
     ),
     "training memory": (

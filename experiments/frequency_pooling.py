@@ -4,7 +4,8 @@ Context-frequency pooling on a frozen model: which settings to take, what they a
 1. The token vectors of a retrieval set are computed once and pooled in every way, with the word statistics of its own
    documents and of other sets.
 2. Table 1 compares settings on retrieval sets made of training pairs, where they may be chosen.
-3. Table 2 shows the chosen ones on the evaluation sets, table 3 the neighbouring ways on both.
+3. Table 2 shows the chosen ones on the evaluation sets, table 3 the neighbouring ways on both, table 4 two scales on
+   the held-out libraries of the docstring corpus.
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
 of BEIR). The scores of each set are kept in a folder beside the output; an interrupted run goes on where it was.
@@ -27,7 +28,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from cde_hf.data import RetrievalSet, load_pairs, load_retrieval_set, retrieval_set_from_pairs
+from cde_hf.data import RetrievalSet, docstring_split, load_pairs, load_retrieval_set, retrieval_set_from_pairs
 from cde_hf.modeling import sample_documents
 from cde_hf.modeling.pooling import pooling_weights
 from cde_hf.retrieval import compare_scores, fit_whitening, search_vectors
@@ -45,6 +46,8 @@ TOKENS_AT_ONCE = 100_000
 LEFT_OUT_DOMAINS = ("nfcorpus_train", "regulatory_obliqa_dev")
 
 PLAIN, OWN, FOREIGN = "plain mean", "own frequencies", "foreign frequencies"
+STEEP_SCALE = 0.1  # what docstrings prefer
+STEEP_OWN, STEEP_FOREIGN = f"{OWN}, a = {STEEP_SCALE}", f"{FOREIGN}, a = {STEEP_SCALE}"
 
 Scores = dict[str, float]  # by query
 Results = dict[str, dict[str, Scores]]  # by way of pooling and by set
@@ -137,8 +140,10 @@ def score_all_ways(
     foreign_shares = [count_tokens(model, other, SIZE, SEEDS[0])[0] for other in foreign_sets]
     weights, ones = weigh(shares), torch.ones_like(shares)
     yield PLAIN, encoded.score(ones)
-    yield OWN, mean_scores([encoded.score(weigh(own_shares(SIZE, seed))) for seed in SEEDS])
-    yield FOREIGN, mean_scores([encoded.score(weigh(part)) for part in foreign_shares])
+    drawn_shares = [own_shares(SIZE, seed) for seed in SEEDS]
+    for own_name, foreign_name, scale in ((OWN, FOREIGN, SCALE), (STEEP_OWN, STEEP_FOREIGN, STEEP_SCALE)):
+        yield own_name, mean_scores([encoded.score(weigh(part, scale)) for part in drawn_shares])
+        yield foreign_name, mean_scores([encoded.score(weigh(part, scale)) for part in foreign_shares])
     for scale in SCALES:
         yield setting(scale, SIZE), encoded.score(weigh(shares, scale))
     for size in SIZES:
@@ -278,6 +283,17 @@ def ways_table(train: Results, evaluation: Results) -> Iterator[str]:
             yield f"| {way} | {summary(train, way)} | {summary(evaluation, way)} |"
 
 
+def libraries_table(libraries: Results) -> Iterator[str]:
+    ways = (PLAIN, OWN, FOREIGN, STEEP_OWN, STEEP_FOREIGN)
+    yield f"Held-out libraries, NDCG@10, {SIZE} documents, a = {SCALE} unless named:"
+    yield f"| library | {' | '.join(ways)} |"
+    yield "|---" * (len(ways) + 1) + "|"
+    for name in libraries[PLAIN]:
+        yield f"| {name} | {' | '.join(f'{percent(libraries[way][name]):.1f}' for way in ways)} |"
+    means = (fmean(map(percent, libraries[way].values())) for way in ways)
+    yield f"| **mean** | {' | '.join(f'{mean:.1f}' for mean in means)} |"
+
+
 def read_training_domains(folder: Path, num_pairs: int) -> list[RetrievalSet]:
     """Retrieval sets of a sample of each domain's pairs."""
     retrieval_sets = []
@@ -298,6 +314,7 @@ def main() -> None:
     )
     parser.add_argument("--pairs", type=int, default=500, help="pairs of each training domain (default: 500)")
     parser.add_argument("--output", type=Path, default=Path("frequency_pooling.md"), help="file for the tables")
+    parser.add_argument("--libraries", action="store_true", help="the held-out libraries of the docstrings too")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
     args = parser.parse_args()
 
@@ -309,6 +326,8 @@ def main() -> None:
     train = measure(model, domains, scores_folder / f"train-{args.pairs}")
     evaluation = measure(model, retrieval_sets, scores_folder / "eval")
     tables = [settings_table(train), sets_table(evaluation, retrieval_sets), ways_table(train, evaluation)]
+    if args.libraries:
+        tables.append(libraries_table(measure(model, docstring_split()[1], scores_folder / "libraries")))
     text = "\n\n".join("\n".join(lines) for lines in tables) + "\n"
     args.output.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
