@@ -46,7 +46,7 @@ TABLES = {
         "--models MiniLM NomicBERT --texts 128 --seconds 60",
     ),
     "forms": ("precision.py", "--batch-sizes 1 --seconds 10", "--batch-sizes 1 16 --seconds 60"),
-    "surrogate": ("surrogate.py", "--texts 128 --seconds 8", "--texts 2048 --seconds 200"),
+    "surrogate": ("surrogate.py", "--texts 64 --seconds 16", "--texts 2048 --seconds 200"),
     "training": (
         "training.py",
         "--batch-sizes 64 256 512 --max-joint-batch-size 256 --seconds 50",
