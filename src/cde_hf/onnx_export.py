@@ -68,7 +68,7 @@ def export_onnx(
         raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
     arrays = onnx_module.context_inputs(module.context)
     config = module.model.config
-    if config.pooling != "context_frequency":
+    if not config.pools_by_frequency:
         arrays.pop("token_frequencies", None)
     folder = Path(folder)
     if folder.exists():

@@ -42,6 +42,28 @@ def test_every_parameter_changes(tiny, train, kind, mini_batch_size):
     assert changed == all_names(model)
 
 
+def test_the_background_is_that_of_the_training_documents(tiny, train):
+    model = tiny.make_model("prefix", pooling="relative_frequency")
+    trainer, _ = train(model)
+    trainer.save_model()
+    documents = ["search_document: " + text for text in trainer.train_dataset["document"]]
+    ids = [
+        set(row)
+        for row in trainer.processing_class(documents, truncation=True, max_length=trainer.max_length)["input_ids"]
+    ]
+    expected = torch.tensor([sum(token in row for row in ids) / len(ids) for token in range(model.config.vocab_size)])
+    torch.testing.assert_close(model.second_stage_model.background_frequencies, expected)
+    saved = AutoModel.from_pretrained(trainer.args.output_dir, trust_remote_code=True)
+    torch.testing.assert_close(saved.second_stage_model.background_frequencies, expected)
+
+
+def test_a_background_that_is_there_stays(tiny, train):
+    model = tiny.make_model("prefix", pooling="relative_frequency")
+    model.second_stage_model.background_frequencies.fill_(0.25)
+    train(model)
+    assert (model.second_stage_model.background_frequencies == 0.25).all()
+
+
 def test_the_loss_goes_down(tiny, train):
     trainer, _ = train(max_steps=40, learning_rate=3e-3, per_device_train_batch_size=16)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

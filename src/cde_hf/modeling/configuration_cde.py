@@ -42,7 +42,10 @@ class CDEConfig(PreTrainedConfig):
             nothing yet take attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
-            being the share of the context documents that contain it and `a` the `frequency_scale`.
+            being the share of the context documents that contain it and `a` the `frequency_scale`; or
+            `"relative_frequency"`: it weighs `(a + b) / (a + p)`, `b` being its share in the training data. A model
+            that is trained so learns by itself which tokens are common everywhere, and the context tells it which
+            ones are common or rare here alone.
         frequency_scale (`float`, *optional*, defaults to `0.1`):
             The frequency at which a token weighs one half. `math.inf` gives the plain mean.
         learn_frequency_scale (`bool`, *optional*, defaults to `False`):
@@ -97,7 +100,7 @@ class CDEConfig(PreTrainedConfig):
     num_soft_prompts: int = 8
     context_attention: Literal["joint", "prefix"] = "joint"
     separate_context: bool = False
-    pooling: Literal["mean", "context_frequency"] = "mean"
+    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
     frequency_scale: float | int = 0.1
     learn_frequency_scale: bool = False
     instruction_end_id: int | None = None
@@ -125,6 +128,11 @@ class CDEConfig(PreTrainedConfig):
             backbone_configs = read_backbone_configs(config_dict, pretrained_model_name_or_path, **hub_kwargs)
             config_dict = convert_released_config(config_dict, *backbone_configs)
         return config_dict, kwargs
+
+    @property
+    def pools_by_frequency(self) -> bool:
+        """Whether the pooling needs the token frequencies of the context."""
+        return self.pooling != "mean"
 
     @property
     def hidden_size(self) -> int:
@@ -186,14 +194,14 @@ class CDEConfig(PreTrainedConfig):
     def validate_pooling(self):
         if not self.frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
-        if self.learn_frequency_scale and self.pooling != "context_frequency":
+        if self.learn_frequency_scale and not self.pools_by_frequency:
             raise ValueError(
                 f"`learn_frequency_scale=True` needs `pooling='context_frequency'`, got `pooling='{self.pooling}'`."
             )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
-        if self.pooling == "context_frequency" and sizes[0] != sizes[1]:
+        if self.pools_by_frequency and sizes[0] != sizes[1]:
             raise ValueError(
-                "`pooling='context_frequency'` counts the first stage's tokens for the second one, but their "
+                f"`pooling='{self.pooling}'` counts the first stage's tokens for the second one, but their "
                 f"vocabularies have {sizes[0]} and {sizes[1]} tokens. Use backbones with one tokenizer, or "
                 "`pooling='mean'`."
             )

@@ -211,7 +211,7 @@ class CDEModel(PreTrainedModel):
         if context_input_ids is not None:
             self._check_first_stage()
             dataset_embeddings = self.first_stage_model(context_input_ids, context_attention_mask)
-            if input_ids is not None and self.config.pooling == "context_frequency":
+            if input_ids is not None and self.config.pools_by_frequency:
                 token_frequencies = self._count_token_frequencies(context_input_ids, context_attention_mask)
         is_context_alone = input_ids is None and context_input_ids is not None
         if self.config.context_attention == "prefix" and context_block is None and not is_context_alone:
@@ -253,10 +253,9 @@ class CDEModel(PreTrainedModel):
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         mini_batches = zip(input_ids.split(mini_batch_size), attention_mask.split(mini_batch_size), strict=True)
         embeddings = torch.cat([self.encode_context_documents(ids, mask) for ids, mask in mini_batches])
-        has_frequencies = self.config.pooling == "context_frequency"
         context = CorpusContext(
             embeddings,
-            self._count_token_frequencies(input_ids, attention_mask) if has_frequencies else None,
+            self._count_token_frequencies(input_ids, attention_mask) if self.config.pools_by_frequency else None,
             first_stage_fingerprint=fingerprint(self.first_stage_model),
             second_stage_fingerprint=fingerprint(self.second_stage_model),
             documents=documents,

@@ -69,7 +69,7 @@ class Encoder:
 
     def count_tokens(self, documents: Texts) -> Tensor | None:
         """Token frequencies of context documents, if the model pools by them."""
-        if self.config is None or self.config.pooling != "context_frequency":
+        if self.config is None or not self.config.pools_by_frequency:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 

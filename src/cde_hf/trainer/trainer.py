@@ -31,6 +31,7 @@ from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..launching import check_processes
 from .arguments import ContextualTrainingArguments
+from .background import set_background_frequencies
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
 from .collator import ContrastiveCollator
@@ -122,6 +123,8 @@ class ContextualContrastiveTrainer(Trainer):
         self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
         self._freeze()
         self.data_collator = self._make_collator()
+        if self.is_contextual:
+            set_background_frequencies(self._bare_model(), self.data_collator, self._data_seed)
         self._metrics: dict[str, list[Tensor | float]] = defaultdict(list)
         self._last_log_time = time.perf_counter()
         self._context_vectors: Tensor | None = None
