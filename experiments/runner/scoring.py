@@ -109,7 +109,7 @@ def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: Evaluatio
                 [system],
                 [each],
                 contexts=(),
-                other_contexts={context: _choose(each, context, config.context_size) for context in chosen},
+                other_contexts={context: choose_context(each, context, config.context_size) for context in chosen},
                 **draw,
             )
             for each in sets
@@ -123,7 +123,7 @@ def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: Evaluatio
     return reduce(Evaluation.join, parts)
 
 
-def _choose(retrieval_set: RetrievalSet, context: str, size: int) -> list[str]:
+def choose_context(retrieval_set: RetrievalSet, context: str, size: int) -> list[str]:
     """Documents of a set, chosen in the way and with the seed that a context such as `spread-1` names."""
     way, _, seed = context.partition("-")
     texts = [text for text in retrieval_set.corpus.values() if text.strip()]
