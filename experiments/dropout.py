@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     name="dropout",
     title="Steps without a context",
     claim="A model that sees no context in some steps of its training is better without one, at no cost with one.",
-    minutes=35,
+    minutes=30,
     run=run,
     report=report,
 )

@@ -89,7 +89,7 @@ EXPERIMENT = Experiment(
     name="joint-as-prefix",
     title="Joint attention run as prefix attention",
     claim="A model trained in joint attention, as all released ones, loses little in prefix attention.",
-    minutes=30,
+    minutes=20,
     run=run,
     report=report,
 )

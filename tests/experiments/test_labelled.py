@@ -66,7 +66,7 @@ def test_joint_weights_run_in_prefix_attention(workspace, config):
     vectors = []
     for each in (folder, other):
         system = load_system(each, "contextual", 16)
-        assert system.model[0].auto_model.config.context_attention == ("joint" if each == folder else "prefix")
+        assert system.model[0].model.config.context_attention == ("joint" if each == folder else "prefix")
         system.set_context(["A cat sleeps.", "An owl flies."])
         vectors.append(system.embed_documents(["The dog barks."]))
     assert not np.allclose(*vectors, atol=1e-6)
