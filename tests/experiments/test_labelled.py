@@ -56,8 +56,9 @@ def test_labelled_texts_are_scored_in_each_context_and_once(workspace, config, i
     assert plain["none"]["places"].keys() == {"classification", "clustering"}
 
 
-def test_joint_weights_run_in_prefix_attention(workspace, config):
-    folder = train_run(workspace, replace(config, architecture="joint"))
+@pytest.mark.parametrize("layers", [1, 2])
+def test_joint_weights_run_in_prefix_attention(workspace, config, layers):
+    folder = train_run(workspace, replace(config, architecture="joint", layers=layers))
     before = (folder / "config.json").read_text()
     other = as_prefix(folder, workspace.runs / "joint_as_prefix" / folder.name)
     assert as_prefix(folder, other) == other
@@ -69,4 +70,5 @@ def test_joint_weights_run_in_prefix_attention(workspace, config):
         assert system.model[0].model.config.context_attention == ("joint" if each == folder else "prefix")
         system.set_context(["A cat sleeps.", "An owl flies."])
         vectors.append(system.embed_documents(["The dog barks."]))
-    assert not np.allclose(*vectors, atol=1e-6)
+    # Before the first layer no context token has seen the text, so that with one layer all is the same.
+    assert np.allclose(*vectors, atol=1e-5) == (layers == 1)
