@@ -25,11 +25,17 @@ import batches
 import compare
 import contexts
 import divergence
+import dropout
 import first_stage
 import grid
+import intents
+import joint_as_prefix
 import main_table
+import margins
 import movement
+import negatives
 import neighbours
+import spread
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
 from runner.workspace import Workspace
 
@@ -56,6 +62,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         movement.EXPERIMENT,
         divergence.EXPERIMENT,
         neighbours.EXPERIMENT,
+        negatives.EXPERIMENT,
+        margins.EXPERIMENT,
+        dropout.EXPERIMENT,
+        spread.EXPERIMENT,
+        joint_as_prefix.EXPERIMENT,
+        intents.EXPERIMENT,
     )
 }
 

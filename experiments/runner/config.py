@@ -22,6 +22,9 @@ NUM_SOFT_PROMPTS = 8
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
 _IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py")
 
+# Fields that came when runs had been trained: at its default such a field is no part of a run's identity.
+_LATER_FIELDS = ("filter_relative_margin", "mined_negatives")
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -64,6 +67,10 @@ class RunConfig:
             Whether false negatives are left out.
         filter_margin (`float`, *optional*, defaults to `0.0`):
             Margin of the filter.
+        filter_relative_margin (`float`, *optional*):
+            Margin as a share of the positive's score, in place of `filter_margin`.
+        mined_negatives (`int`, *optional*, defaults to `0`):
+            Hard negatives of each pair, mined from its domain by the surrogate.
         batch_size (`int`, *optional*, defaults to `64`):
             Pairs in a batch.
         steps (`int`, *optional*, defaults to `120`):
@@ -95,6 +102,8 @@ class RunConfig:
     cluster_order: Literal["tour", "random"] = "tour"
     filters: bool = True
     filter_margin: float = 0.0
+    filter_relative_margin: float | None = None
+    mined_negatives: int = 0
     batch_size: int = 64
     steps: int = 120
     max_length: int = 48
@@ -120,8 +129,9 @@ class RunConfig:
 
     def identity(self, data_fingerprint: str, backbone_fingerprint: str) -> dict[str, Any]:
         """Everything that the weights depend on."""
+        idle = {name for name in _LATER_FIELDS if getattr(self, name) == getattr(RunConfig, name)}
         return {
-            **asdict(self),
+            **{name: value for name, value in asdict(self).items() if name not in idle},
             "domains": list(self.domains),
             "data_fingerprint": data_fingerprint,
             "backbone_fingerprint": backbone_fingerprint,

@@ -1,8 +1,8 @@
 """Scores models on retrieval sets, unless it was done before. No run's training depends on this."""
 
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, replace
+from functools import cache, reduce
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
@@ -12,8 +12,10 @@ from cde_hf import (
     CDEEmbedder,
     Evaluation,
     FrequencyPoolingEmbedder,
+    RetrievalSet,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
+    choose_documents,
     evaluate,
 )
 from cde_hf.retrieval.systems import Embedder, Ranker
@@ -25,7 +27,9 @@ from .workspace import Workspace
 
 Scores = dict[str, dict[str, float]]  # by context and by set
 
-_SOURCE_FOLDERS = ("retrieval", "modeling")
+SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
+
+_CHOICES = {"drawn": "random", "spread": "spread"}
 
 
 def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str = "plain") -> Scores:
@@ -46,22 +50,32 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
         `Scores`: For each context the score on each set. What has no context has `"none"`.
     """
 
-    def make_system() -> Embedder:
-        model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
-        model.max_seq_length = config.max_length
-        if kind == "contextual":
-            return CDEEmbedder(model, "model")
-        if kind == "frequency-pooled":
-            return FrequencyPoolingEmbedder(model, "model")
-        plain = SentenceTransformerEmbedder(model, "model")
-        return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
+    return _score(
+        workspace, lambda: load_system(folder, kind, config.max_length), config, system_fingerprint(folder, kind)
+    )
 
-    return _score(workspace, make_system, config, _model_name(folder, kind))
+
+def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
+    """A model as what can be evaluated; the kinds are those of [`score_model`]."""
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    model.max_seq_length = max_length
+    if kind == "contextual":
+        return CDEEmbedder(model, "model")
+    if kind == "frequency-pooled":
+        return FrequencyPoolingEmbedder(model, "model")
+    plain = SentenceTransformerEmbedder(model, "model")
+    return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
+
+
+def system_fingerprint(folder: str | Path, kind: str) -> str:
+    """A name for a model used in a way, whatever folder it is in."""
+    fingerprints = [file_fingerprint(Path(folder) / name) for name in ("config.json", "model.safetensors")]
+    return f"{kind}-{hash_of(fingerprints)}"
 
 
 def is_scored(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str) -> bool:
     """Whether the scores of a model are there; the arguments are those of [`score_model`]."""
-    return _scores_path(workspace, config, _model_name(folder, kind)).exists()
+    return _scores_path(workspace, config, system_fingerprint(folder, kind)).exists()
 
 
 def score_bm25(workspace: Workspace, config: EvaluationConfig) -> Scores:
@@ -74,17 +88,8 @@ def _score(
 ) -> Scores:
     path = _scores_path(workspace, config, name)
     if not path.exists():
-        others = _other_contexts(workspace, config)
-        contexts = [context for context in config.contexts if context not in others]
         path.parent.mkdir(parents=True, exist_ok=True)
-        evaluate(
-            [make_system()],
-            load_sets(workspace, config),
-            contexts=contexts,
-            other_contexts=others,
-            context_size=config.context_size,
-            seed=config.seed,
-        ).save(path)
+        _evaluate(workspace, make_system(), config).save(path)
     evaluation = Evaluation.from_json(path.read_text(encoding="utf-8"))
     return {
         _context_of(system): {name: 100 * evaluation.mean(system, retrieval_set=name) for name in evaluation.sets}
@@ -92,15 +97,43 @@ def _score(
     }
 
 
-def _model_name(folder: str | Path, kind: str) -> str:
-    fingerprints = [file_fingerprint(Path(folder) / name) for name in ("config.json", "model.safetensors")]
-    return f"{kind}-{hash_of(fingerprints)}"
+def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: EvaluationConfig) -> Evaluation:
+    sets, others = load_sets(workspace, config), _other_contexts(workspace, config)
+    chosen = [context for context in config.contexts if context.partition("-")[0] in _CHOICES]
+    draw = {"context_size": config.context_size, "seed": config.seed}
+    parts = []
+    if chosen:
+        # Other documents for each set: one after the other.
+        by_set = [
+            evaluate(
+                [system],
+                [each],
+                contexts=(),
+                other_contexts={context: choose_context(each, context, config.context_size) for context in chosen},
+                **draw,
+            )
+            for each in sets
+        ]
+        parts.append(
+            replace(by_set[0], scores={name: scores for part in by_set for name, scores in part.scores.items()})
+        )
+    if len(chosen) < len(config.contexts):
+        contexts = [context for context in config.contexts if context not in (*others, *chosen)]
+        parts.append(evaluate([system], sets, contexts=contexts, other_contexts=others, **draw))
+    return reduce(Evaluation.join, parts)
+
+
+def choose_context(retrieval_set: RetrievalSet, context: str, size: int) -> list[str]:
+    """Documents of a set, chosen in the way and with the seed that a context such as `spread-1` names."""
+    way, _, seed = context.partition("-")
+    texts = [text for text in retrieval_set.corpus.values() if text.strip()]
+    return choose_documents(texts, size, method=_CHOICES[way], seed=int(seed))
 
 
 @cache
 def _scores_path(workspace: Workspace, config: EvaluationConfig, name: str) -> Path:
     sets = [asdict(each) for each in load_sets(workspace, config)]
-    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(_SOURCE_FOLDERS)]
+    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(SOURCE_FOLDERS)]
     return workspace.runs / "scores" / f"{name}-{hash_of(identity)}.json"
 
 

@@ -46,7 +46,7 @@ def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationCon
 def time_step(workspace: Workspace, config: RunConfig) -> tuple[float, float]:
     """Seconds of a training step, and seconds of a text in an evaluation, on random tokens of full length."""
     model = load_model(config, workspace.load_encoder(config))
-    tokens = torch.randint(1000, 2000, (2 * config.batch_size, config.max_length))
+    tokens = torch.randint(1000, 2000, ((2 + config.mined_negatives) * config.batch_size, config.max_length))
     inputs = {"input_ids": tokens}
     if config.architecture != "biencoder":
         num_documents = config.context_size if config.has_context else 1
@@ -75,4 +75,5 @@ def _best_time(action: Callable[[], object]) -> float:
 
 def _shape(config: RunConfig) -> RunConfig:
     """The run without what its time does not depend on."""
-    return replace(config, seed=0, batches="random", cluster_size=64, filters=False, learning_rate=0.0, steps=1)
+    idle = {"filters": False, "filter_margin": 0.0, "filter_relative_margin": None, "context_dropout": 0.0}
+    return replace(config, seed=0, batches="random", cluster_size=64, learning_rate=0.0, steps=1, **idle)

@@ -55,7 +55,7 @@ def train_run(workspace: Workspace, config: RunConfig) -> Path:
     trainer = ContextualContrastiveTrainer(
         load_model(config, encoder),
         _arguments(config, folder),
-        workspace.load_pairs(config.domains, config.pairs_per_domain)[0],
+        workspace.load_training_pairs(config)[0],
         workspace.load_plan(config),
         AutoTokenizer.from_pretrained(encoder),
         prompts=NO_PROMPTS,
@@ -99,6 +99,7 @@ def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
         cluster_order=config.cluster_order,
         filter_false_negatives=config.filters,
         filter_margin=config.filter_margin,
+        filter_relative_margin=config.filter_relative_margin,
         logging_steps=max(1, config.steps // 20),
         save_steps=_STEPS_BETWEEN_CHECKPOINTS,
         save_total_limit=1,

@@ -22,6 +22,7 @@ from cde_hf import (
 )
 
 from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
+from .mining import mine_negatives
 
 
 NO_PROMPTS = Prompts("", "")
@@ -54,6 +55,22 @@ class Workspace:
         pairs = concatenate_datasets(parts).flatten_indices()
         return pairs, hash_of([pairs[name][:] for name in ("domain", "query", "document")])
 
+    def load_training_pairs(self, config: RunConfig) -> tuple[Dataset, str]:
+        """The pairs of a run, with negatives if it has mined ones, and a hash of their texts."""
+        if config.mined_negatives == 0:
+            return self.load_pairs(config.domains, config.pairs_per_domain)
+        return self._load_mined_pairs(config.domains, config.pairs_per_domain, config.mined_negatives)
+
+    @cache  # noqa: B019
+    def _load_mined_pairs(
+        self, domains: tuple[str, ...], pairs_per_domain: int | None, num_negatives: int
+    ) -> tuple[Dataset, str]:
+        pairs, fingerprint = self.load_pairs(domains, pairs_per_domain)
+        # Of its plan only the vectors matter here, which are the same for all clusters.
+        plan = self.load_plan(RunConfig(domains=domains, pairs_per_domain=pairs_per_domain))
+        pairs = mine_negatives(pairs, plan, num_negatives)
+        return pairs, hash_of([fingerprint, pairs["negatives"][:]])
+
     @property
     def data_folder(self) -> Path:
         """The folder of the data."""
@@ -66,7 +83,7 @@ class Workspace:
 
     def load_plan(self, config: RunConfig) -> BatchPlan:
         """The batch plan, shared by all runs with the same pairs and clusters."""
-        pairs, fingerprint = self.load_pairs(config.domains, config.pairs_per_domain)
+        pairs, fingerprint = self.load_training_pairs(config)
         return prepare_batch_plan(
             pairs,
             self.runs / "plans" / hash_of([fingerprint, config.clustering, config.cluster_size]),
@@ -97,7 +114,7 @@ class Workspace:
 
     def identify(self, config: RunConfig) -> dict[str, Any]:
         """Everything that a run depends on."""
-        _, fingerprint = self.load_pairs(config.domains, config.pairs_per_domain)
+        _, fingerprint = self.load_training_pairs(config)
         return config.identity(fingerprint, file_fingerprint(Path(self.load_encoder(config)) / "model.safetensors"))
 
     def run_folder(self, config: RunConfig) -> Path:

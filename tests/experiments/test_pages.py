@@ -4,10 +4,16 @@ from pathlib import Path
 
 import compare
 import contexts
+import dropout
 import grid
+import intents
+import joint_as_prefix
 import main_table
+import margins
+import negatives
 import paper
 import pytest
+import spread
 import yaml
 from runner.experiment import Experiment, Page, Setting, write_page, write_results, write_summary
 from runner.table import mean_and_spread, read_table, seed_means, show, write_table
@@ -123,6 +129,87 @@ def test_the_grid_tells_the_filter_and_the_correlation_with_hardness():
     ]
     finding = grid.report(rows).finding
     assert "correlate +1.00 with it and -1.00 without" in finding
+
+
+def test_the_page_on_mined_negatives_says_what_most_of_them_are_worth():
+    rows = [
+        {**row, "negatives": count, "accuracy": 0.5 - count / 10}
+        for count in negatives.COUNTS
+        for row in context_rows(["none"], lambda *_, count=count: 40.0 - count)
+    ]
+    page = negatives.report(rows)
+    assert "0: 40.5 ± 0.7, 1: 39.5 ± 0.7" in page.finding and "4 are worth -4.0 ± 0.0 over 0" in page.finding
+    assert "| 4 | 36.5 | 36.5 | 36.5 ± 0.7 | 10% |" in page.text
+
+
+def test_the_page_on_margins_names_the_best_of_each_kind():
+    filters = [("off", 0.0, 38.0), ("absolute", -0.1, 39.0), ("absolute", 0.0, 41.0), ("relative", 0.5, 40.0)]
+    rows = [
+        {**row, "filter": kind, "margin": margin, "filtered_share": 0.25}
+        for kind, margin, score in filters
+        for row in context_rows(["none"], lambda *_, score=score: score)
+    ]
+    page = margins.report(rows)
+    assert "filter off 38.5 ± 0.7 (25% filtered), absolute margin +0.00 41.5" in page.finding
+    assert "relative margin +0.50 40.5" in page.finding
+    assert "| absolute margin -0.10 | 25.0% | 39.5 | 39.5 | 39.5 ± 0.7 |" in page.text
+
+
+def test_the_page_on_dropout_says_what_use_without_a_context_costs():
+    scores = {"own": 43.0, "foreign": 41.0, "none": 40.0}
+    rows = [
+        {**row, "dropout": value}
+        for value in dropout.PROBABILITIES
+        for row in context_rows(
+            scores, lambda _, context, value=value: scores[context] + 5 * value * (context == "none")
+        )
+    ]
+    page = dropout.report(rows)
+    assert "0.0: +3.0 ± 0.0, 0.1: +2.5 ± 0.0, 0.3: +1.5 ± 0.0" in page.finding
+    assert "| 0.3: without a context above no dropout | +1.5 ± 0.0 | yes |" in page.text
+
+
+def test_the_page_on_spread_contexts_tells_draws_from_seeds():
+    rows = [
+        {**row, "choice": choice, "draw": draw}
+        for choice in spread.CHOICES
+        for draw in (0, 1)
+        for row in context_rows(
+            [f"{choice}-{draw}"], lambda *_, gain=2 * (choice == "spread"), draw=draw: 40.0 + gain + draw
+        )
+    ]
+    page = spread.report(rows)
+    assert "+2.0 ± 0.0 (prefix, context frequency, contextual batches)" in page.finding
+    assert "| 41.0 ± 0.7 | 0.71 | 43.0 ± 0.7 | 0.71 |" in page.text
+
+
+def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
+    kinds = [("joint", "joint", 43.0), ("joint", "prefix", 40.0), ("prefix", "prefix", 42.0)]
+    rows = [
+        {**row, "architecture": architecture, "attention": attention}
+        for architecture, attention, score in kinds
+        for row in context_rows(["own", "foreign", "none"], lambda *_, score=score: score)
+    ]
+    page = joint_as_prefix.report(rows)
+    assert "-3.0 ± 0.0 (context frequency pooling, contextual batches)" in page.finding
+    assert "below prefix | -2.0 ± 0.0 | no |" in page.text
+
+
+def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
+    rows = [
+        {**row, "task": task, "score": row["ndcg@10"]}
+        for task, gain in (("classification", 2.0), ("clustering", -1.0))
+        for row in context_rows(intents.CONTEXTS, lambda _, context, gain=gain: 60.0 + gain * (context == "own"))
+    ]
+    plain = [
+        {**row, "architecture": "minilm", "pooling": "mean", "batches": "none"}
+        for row in rows
+        if row["context"] == "none" and row["seed"] == 0
+    ]
+    page = intents.report(rows + plain)
+    assert "+2.0 ± 0.0 (classification, prefix, context frequency)" in page.finding
+    assert "-1.0 ± 0.0 (clustering, prefix, context frequency)" in page.finding
+    assert "| all-MiniLM-L6-v2 |  |  | 60.0 |" in page.text
 
 
 def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):

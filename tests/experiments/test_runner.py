@@ -1,11 +1,13 @@
 """Runs are kept by what they depend on, go on where they stopped, and are not trained twice."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 from runner.config import RunConfig
 from runner.experiment import Setting
+from runner.scoring import choose_context
 from runner.sets import EvaluationConfig, load_sets
 from runner.sweep import sweep
 from runner.training import is_trained, load_model, read_training, train_run
@@ -33,11 +35,26 @@ def count_steps(monkeypatch):
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 1}, {"architecture": "joint"}, {"cluster_size": 8}, {"domains": ("zoo", "farm")}, {"layers": 2}],
+    [
+        {"seed": 1},
+        {"architecture": "joint"},
+        {"cluster_size": 8},
+        {"domains": ("zoo", "farm")},
+        {"layers": 2},
+        {"filter_relative_margin": 0.0},
+        {"mined_negatives": 1},
+    ],
 )
 def test_another_run_has_another_folder(workspace, config, change):
     assert workspace.run_folder(replace(config, **change)) != workspace.run_folder(config)
     assert workspace.run_folder(replace(config)) == workspace.run_folder(config)
+
+
+def test_a_field_that_came_later_leaves_the_runs_before_it_as_they_were(config):
+    later = {"filter_relative_margin", "mined_negatives"}
+    assert later.isdisjoint(config.identity("data", "weights"))
+    assert config.identity("data", "weights").keys() >= {"filter_margin", "warmup_steps", "seed"}
+    assert replace(config, mined_negatives=2).identity("data", "weights")["mined_negatives"] == 2
 
 
 def test_other_data_make_another_run(workspace, config, write_domain):
@@ -123,6 +140,18 @@ def test_the_control_is_scored_without_a_context_and_a_biencoder_in_three_ways(w
         *(("biencoder", way, "own") for way in ("whitened", "frequency-pooled")),
     }
     assert all(0 <= row["ndcg@10"] <= 100 for row in rows)
+
+
+def test_own_documents_can_be_chosen_in_several_draws_and_ways(workspace, config, evaluation):
+    contexts = ("own", "drawn-0", "drawn-1", "spread-0")
+    rows = sweep(Setting(workspace, num_seeds=1), {config: {}}, replace(evaluation, contexts=contexts))
+    scores = {(row["context"], row["set"]): row["ndcg@10"] for row in rows}
+    assert scores.keys() == set(product(contexts, evaluation.sets))
+    assert all(scores["drawn-0", name] == scores["own", name] for name in evaluation.sets)  # the seed of both is 0
+    (retrieval_set, _) = load_sets(workspace, evaluation)
+    chosen = [choose_context(retrieval_set, context, 4) for context in contexts[1:]]
+    assert all(len(set(texts) & set(retrieval_set.corpus.values())) == 4 for texts in chosen)
+    assert len(set(map(frozenset, chosen))) == 3
 
 
 def test_sets_are_cut_to_queries_documents_and_length(workspace):

@@ -1,0 +1,70 @@
+"""dropout: what training some steps without a context gives to use without a context, and what it costs with one."""
+
+from main_table import EVALUATION, base_run
+from runner.comparison import Check, check_table
+from runner.experiment import Experiment, Page, Setting
+from runner.sweep import sweep
+from runner.table import Row, markdown_table, seed_means, select, show
+
+
+PROBABILITIES = (0.0, 0.1, 0.3)
+
+
+def run(setting: Setting) -> list[Row]:
+    """T1's model in prefix attention with frequency pooling, and two that see no context in some of their steps."""
+    runs = {
+        base_run(architecture="prefix", pooling="context_frequency", context_dropout=dropout): {"dropout": dropout}
+        for dropout in PROBABILITIES
+    }
+    return sweep(setting, runs, EVALUATION)
+
+
+def report(rows: list[Row]) -> Page:
+    """Means by context, and the differences that matter."""
+    values = sorted({row["dropout"] for row in rows})
+    contexts = ("own", "foreign", "none")
+    means = {
+        (value, context): seed_means(select(rows, dropout=value, context=context))
+        for value in values
+        for context in contexts
+    }
+    lines = [[value, *(show(means[value, context].values()) for context in contexts)] for value in values]
+
+    def gains(low: tuple[float, str], high: tuple[float, str]) -> tuple[float, ...]:
+        return tuple(means[high][seed] - means[low][seed] for seed in means[low])
+
+    costs = {value: Check(f"{value}: own above none", gains((value, "none"), (value, "own"))) for value in values}
+    checks = [*costs.values()]
+    for value in values[1:]:
+        checks += [
+            Check(f"{value}: without a context above no dropout", gains((0.0, "none"), (value, "none"))),
+            Check(f"{value}: in the own context at most 0.3 below", gains((0.0, "own"), (value, "own")), -0.3),
+            Check(f"{value}: own above foreign", gains((value, "foreign"), (value, "own"))),
+        ]
+    finding = (
+        "Points of NDCG@10 that use without a context costs, by the share of steps trained without: "
+        + ", ".join(f"{value}: {check}" for value, check in costs.items())
+    )
+    text = f"""## Setting
+
+T1's model in prefix attention with context-frequency pooling, from contextual batches, on T1's sets. With this
+probability a step of training has no context at all; that the null embedding stands in for single documents is the
+same in all runs. ± is the standard deviation over seeds of the mean over sets.
+
+{markdown_table(["dropout", *contexts], lines)}
+## What was expected
+
+The paper drops single documents, and not the whole context.
+
+{check_table(checks)}"""
+    return Page(f"{finding}.", text)
+
+
+EXPERIMENT = Experiment(
+    name="dropout",
+    title="Steps without a context",
+    claim="A model that sees no context in some steps of its training is better without one, at no cost with one.",
+    minutes=30,
+    run=run,
+    report=report,
+)
