@@ -78,7 +78,7 @@ def describe(evaluation: Evaluation) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder of the trained model; the results go there too")
-    parser.add_argument("--queries", type=int, default=200, help="queries of each library (default: 200)")
+    parser.add_argument("--queries", type=int, default=500, help="queries of each library (default: 500)")
     parser.add_argument("--documents", type=int, help="documents of each library (default: all)")
     parser.add_argument("--context-size", type=int, default=64, help="context documents (default: 64)")
     args = parser.parse_args()

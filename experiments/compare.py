@@ -12,6 +12,7 @@ from runner.sweep import sweep, untrained_rows
 from runner.table import Row
 
 
+NUM_QUERIES = 500  # of each library, or all that it has
 RECIPE = Path(__file__).parents[1] / "examples" / "recipes" / "docstrings.yaml"
 
 # What the recipe's arguments are called in a run. Others must have the value that every run here has.
@@ -20,6 +21,8 @@ _NAMES = {
     "context_attention": "architecture",
     "context_size": "context_size",
     "pooling": "pooling",
+    "frequency_scale": "frequency_scale",
+    "context_source": "context_source",
     "first_stage_layers": "first_stage_layers",
     "cluster_size": "cluster_size",
     "per_device_train_batch_size": "batch_size",
@@ -29,7 +32,13 @@ _NAMES = {
     "new_layers_learning_rate": "new_layers_learning_rate",
     "warmup_steps": "warmup_steps",
 }
-_FIXED = {"query_prompt": "", "document_prompt": "", "data": list(DOCSTRINGS), "surrogate": "tfidf"}
+_FIXED = {
+    "query_prompt": "",
+    "document_prompt": "",
+    "data": list(DOCSTRINGS),
+    "surrogate": "tfidf",
+    "disable_dropout": True,
+}
 _IDLE = ("output_dir", "logging_steps", "save_steps", "resume_from_checkpoint")
 
 
@@ -75,7 +84,8 @@ def runs() -> dict[RunConfig, Row]:
 def evaluation() -> EvaluationConfig:
     """The held-out libraries, as at the end of `make train`."""
     recipe = read_recipe()
-    return EvaluationConfig(DOCSTRINGS, context_size=recipe.context_size, max_length=recipe.max_length)
+    sizes = {"context_size": recipe.context_size, "max_length": recipe.max_length}
+    return EvaluationConfig(DOCSTRINGS, max_queries=NUM_QUERIES, **sizes)
 
 
 def run(setting: Setting) -> list[Row]:
@@ -102,8 +112,8 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 The recipe `examples/recipes/docstrings.yaml`, and the same with another architecture: {recipe.steps} steps of
-{recipe.batch_size} pairs. Tested on 200 queries of each library that was held out, texts cut to {recipe.max_length}
-tokens. ± is the standard deviation over seeds of the mean over libraries. *Soft prompts* is the control: a learned
+{recipe.batch_size} pairs. Tested on {NUM_QUERIES} queries of each library that was held out, texts cut to
+{recipe.max_length} tokens. ± is the standard deviation over seeds of the mean over libraries. *Soft prompts* is the control: a learned
 vector for each context document.
 
 ## NDCG@10

@@ -22,9 +22,6 @@ NUM_SOFT_PROMPTS = 8
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
 _IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py")
 
-# Fields that came when runs had been trained: at its default such a field is no part of a run's identity.
-_LATER_FIELDS = ("filter_relative_margin", "mined_negatives")
-
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -36,7 +33,9 @@ class RunConfig:
             `"biencoder"`; `"joint"` or `"prefix"`, contextual models in that attention; or `"soft_prompt"`, a control
             that has a learned vector wherever a contextual model has a context document.
         pooling (`str`, *optional*, defaults to `"mean"`):
-            `"mean"` or `"context_frequency"`, of a contextual model.
+            `"mean"`, `"context_frequency"` or `"relative_frequency"`, of a contextual model.
+        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            Frequency at which a token weighs one half.
         batches (`str`, *optional*, defaults to `"cluster"`):
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
         seed (`int`, *optional*, defaults to `0`):
@@ -53,6 +52,8 @@ class RunConfig:
             Layers to keep of these in the first stage. Defaults to all.
         context_size (`int`, *optional*, defaults to `64`):
             Context documents.
+        context_source (`str`, *optional*, defaults to `"batch"`):
+            Where the context of a step comes from: `"batch"`, `"domain"` or `"random"`.
         context_max_length (`int`, *optional*):
             Tokens to read of a context document. Defaults to `max_length`.
         context_dropout (`float`, *optional*, defaults to `0.0`):
@@ -86,7 +87,8 @@ class RunConfig:
     """
 
     architecture: Architecture = "prefix"
-    pooling: Literal["mean", "context_frequency"] = "mean"
+    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
+    frequency_scale: float = 0.1
     batches: Literal["cluster", "domain", "random"] = "cluster"
     seed: int = 0
     domains: tuple[str, ...] = DOCSTRINGS
@@ -95,6 +97,7 @@ class RunConfig:
     layers: int | None = None
     first_stage_layers: int | None = None
     context_size: int = 64
+    context_source: Literal["batch", "domain", "random"] = "batch"
     context_max_length: int | None = None
     context_dropout: float = 0.0
     clustering: Literal["kmeans", "graph"] = "kmeans"
@@ -129,9 +132,8 @@ class RunConfig:
 
     def identity(self, data_fingerprint: str, backbone_fingerprint: str) -> dict[str, Any]:
         """Everything that the weights depend on."""
-        idle = {name for name in _LATER_FIELDS if getattr(self, name) == getattr(RunConfig, name)}
         return {
-            **{name: value for name, value in asdict(self).items() if name not in idle},
+            **asdict(self),
             "domains": list(self.domains),
             "data_fingerprint": data_fingerprint,
             "backbone_fingerprint": backbone_fingerprint,

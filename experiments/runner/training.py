@@ -40,6 +40,7 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
             context_size=config.context_size,
             context_dropout_prob=config.context_dropout,
             pooling=config.pooling,
+            frequency_scale=config.frequency_scale,
         )
     return CDEModel.from_biencoder(encoder, first_stage_layers=config.first_stage_layers, **fields)
 
@@ -91,7 +92,9 @@ def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
         max_steps=config.steps,
         per_device_train_batch_size=config.batch_size,
         max_length=config.max_length,
+        context_source=config.context_source,
         context_max_length=config.context_max_length,
+        disable_dropout=True,
         learning_rate=config.learning_rate,
         new_layers_learning_rate=None if config.architecture == "biencoder" else config.new_layers_learning_rate,
         warmup_steps=config.warmup_steps,

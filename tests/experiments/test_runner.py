@@ -50,13 +50,6 @@ def test_another_run_has_another_folder(workspace, config, change):
     assert workspace.run_folder(replace(config)) == workspace.run_folder(config)
 
 
-def test_a_field_that_came_later_leaves_the_runs_before_it_as_they_were(config):
-    later = {"filter_relative_margin", "mined_negatives"}
-    assert later.isdisjoint(config.identity("data", "weights"))
-    assert config.identity("data", "weights").keys() >= {"filter_margin", "warmup_steps", "seed"}
-    assert replace(config, mined_negatives=2).identity("data", "weights")["mined_negatives"] == 2
-
-
 def test_other_data_make_another_run(workspace, config, write_domain):
     before = workspace.run_folder(config)
     write_domain(workspace.data / "train" / "zoo.jsonl.gz", "A {} eats {} apples.")

@@ -64,6 +64,19 @@ def test_a_background_that_is_there_stays(tiny, train):
     assert (model.second_stage_model.background_frequencies == 0.25).all()
 
 
+@pytest.mark.parametrize("kind", ["prefix", "joint", "plain"])
+def test_dropout_can_be_disabled(tiny, train, kind):
+    model = tiny.make_model(kind, dropout=0.5)
+    losses = []
+    for disable_dropout in (False, True):
+        trainer, _ = train(model, disable_dropout=disable_dropout, learning_rate=0.0)
+        batch = next(iter(trainer.get_train_dataloader()))
+        model.train()
+        losses.append({trainer.compute_loss(model, batch).item() for _ in range(4)})
+    assert len(losses[0]) == 4
+    assert max(losses[1]) == pytest.approx(min(losses[1]), abs=1e-5)
+
+
 def test_the_loss_goes_down(tiny, train):
     trainer, _ = train(max_steps=40, learning_rate=3e-3, per_device_train_batch_size=16)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -94,9 +94,18 @@ def is_contextual(model: nn.Module) -> bool:
     return isinstance(model, CDEModel) or type(model).__name__ == CDEModel.__name__
 
 
+def disable_dropout(model: nn.Module) -> None:
+    """Takes the dropout out of the backbones of a model; documents are dropped from its contexts as before."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+
+
 def longest_text_of(model: PreTrainedModel) -> int:
     """Number of tokens that a bare model can read of a text."""
     return longest_text(model.second_stage_model.backbone if is_contextual(model) else model)
 
 
-__all__ = ["Encoder", "StepContext", "is_contextual", "longest_text_of"]
+__all__ = ["Encoder", "StepContext", "disable_dropout", "is_contextual", "longest_text_of"]

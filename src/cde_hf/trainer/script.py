@@ -54,6 +54,9 @@ class ScriptArguments:
     pooling: Literal["relative_frequency", "context_frequency", "mean"] = field(
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
+    frequency_scale: float = field(
+        default=0.1, metadata={"help": "Frequency at which a token weighs one half in a new model's pooling."}
+    )
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
     )
@@ -117,6 +120,7 @@ class ScriptArguments:
             context_attention=self.context_attention,
             context_size=self.context_size,
             pooling=self.pooling,
+            frequency_scale=self.frequency_scale,
         )
         return model, tokenizer
 
@@ -157,6 +161,7 @@ ARGUMENT_GROUPS = {
         "max_steps",
         "learning_rate",
         "new_layers_learning_rate",
+        "disable_dropout",
         "warmup_steps",
         "lr_scheduler_type",
         "weight_decay",

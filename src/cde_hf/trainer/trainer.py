@@ -36,7 +36,7 @@ from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
 from .collator import ContrastiveCollator
 from .context_draw import ContextDraw
-from .encoders import Encoder, is_contextual, longest_text_of
+from .encoders import Encoder, disable_dropout, is_contextual, longest_text_of
 from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
 from .frozen_first_stage import embed_all_documents
 from .gathering import gather_rows
@@ -122,6 +122,8 @@ class ContextualContrastiveTrainer(Trainer):
         self.is_contextual = is_contextual(self._bare_model())
         self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
         self._freeze()
+        if args.disable_dropout:
+            disable_dropout(self._bare_model())
         self.data_collator = self._make_collator()
         if self.is_contextual:
             set_background_frequencies(self._bare_model(), self.data_collator, self._data_seed)
