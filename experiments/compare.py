@@ -113,8 +113,8 @@ def report(rows: list[Row]) -> Page:
 
 The recipe `examples/recipes/docstrings.yaml`, and the same with another architecture: {recipe.steps} steps of
 {recipe.batch_size} pairs. Tested on {NUM_QUERIES} queries of each library that was held out, texts cut to
-{recipe.max_length} tokens. ± is the standard deviation over seeds of the mean over libraries. *Soft prompts* is the control: a learned
-vector for each context document.
+{recipe.max_length} tokens. ± is the standard deviation over seeds of the mean over libraries. *Soft prompts* is the
+control: a learned vector for each context document.
 
 ## NDCG@10
 
