@@ -13,7 +13,7 @@ PROBABILITIES = (0.0, 0.1, 0.3)
 def run(setting: Setting) -> list[Row]:
     """T1's model in prefix attention with frequency pooling, and two that see no context in some of their steps."""
     runs = {
-        base_run(architecture="prefix", pooling="context_frequency", context_dropout=dropout): {"dropout": dropout}
+        base_run(architecture="prefix", pooling="relative_frequency", context_dropout=dropout): {"dropout": dropout}
         for dropout in PROBABILITIES
     }
     return sweep(setting, runs, EVALUATION)

@@ -93,7 +93,7 @@ def report(rows: list[Row]) -> Page:
             f"By set, with the own context of what has one:\n\n{markdown_table(['model', *header], by_set)}"
         )
     shown = [
-        check for check in checks if check.expectation.endswith("none") and "context frequency" in check.expectation
+        check for check in checks if check.expectation.endswith("none") and "relative frequency" in check.expectation
     ]
     finding = "Points that the own context is worth over none: " + ", ".join(
         f"{check} ({check.expectation.partition(':')[0].removesuffix(', contextual batches')})" for check in shown

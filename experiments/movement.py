@@ -23,7 +23,7 @@ NUM_DRAWS = 6
 
 def run(setting: Setting) -> list[Row]:
     """Vectors of documents of the first set in contexts of all sets, by T1's model with frequency pooling."""
-    config = main_table.base_run(architecture="prefix", pooling="context_frequency")
+    config = main_table.base_run(architecture="prefix", pooling="relative_frequency")
     evaluation = main_table.EVALUATION
     if setting.is_quick:
         config, evaluation = quick_run(config), quick_evaluation(evaluation)
