@@ -120,7 +120,7 @@ EXPERIMENT = Experiment(
     name="intents",
     title="Classification and clustering of intents",
     claim="The own context helps classification and clustering too.",
-    minutes=40,
+    minutes=20,
     run=run,
     report=report,
 )

@@ -78,7 +78,9 @@ def pivot(
     for name in names:
         own = [row for row in rows if line(row) == name]
         cells = [[row[value] for row in own if str(row[column]) == each] for each in columns]
-        lines.append([name, *(f"{fmean(cell):.1f}" if cell else "" for cell in cells), show(seed_means(own).values())])
+        lines.append(
+            [name, *(f"{fmean(cell):.1f}" if cell else "" for cell in cells), show(seed_means(own, value).values())]
+        )
     return [*columns, "mean"], lines
 
 

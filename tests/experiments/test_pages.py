@@ -197,7 +197,7 @@ def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
 
 def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
     rows = [
-        {**row, "task": task, "score": row["ndcg@10"]}
+        {"task": task, "score": row.pop("ndcg@10"), **row}
         for task, gain in (("classification", 2.0), ("clustering", -1.0))
         for row in context_rows(intents.CONTEXTS, lambda _, context, gain=gain: 60.0 + gain * (context == "own"))
     ]
