@@ -222,8 +222,8 @@ LIBRARY_MATRIX = Experiment(
     run=partial(run_matrix, runs=library_runs, evaluation=library_evaluation),
     report=partial(
         report_matrix,
-        introduction="The model of `make train` on the libraries that it was not trained on, 500 queries each. "
-        "*training*: documents of the libraries that it was trained on.",
+        introduction=f"The model of `make train` on the libraries that it was not trained on, {compare.NUM_QUERIES} "
+        "queries each. *training*: documents of the libraries that it was trained on.",
     ),
     needs="docstrings",
 )
@@ -243,7 +243,8 @@ LIBRARY_CURVE = Experiment(
     run=partial(run_sizes, runs=library_runs, evaluation=compare.evaluation),
     report=partial(
         report_sizes,
-        introduction="The model of `make train` on the libraries that it was not trained on, 500 queries each",
+        introduction="The model of `make train` on the libraries that it was not trained on, "
+        f"{compare.NUM_QUERIES} queries each",
     ),
     needs="docstrings",
 )

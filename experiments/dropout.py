@@ -47,7 +47,7 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with context-frequency pooling, from contextual batches, on T1's sets. With this
+T1's model in prefix attention with relative-frequency pooling, from contextual batches, on T1's sets. With this
 probability a step of training has no context at all; that the null embedding stands in for single documents is the
 same in all runs. ± is the standard deviation over seeds of the mean over sets.
 

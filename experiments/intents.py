@@ -101,11 +101,11 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 Utterances and their intents, {" and ".join(dict.fromkeys(row["set"] for row in rows))}, none of which T1's models were
-trained on: at most {MAX_TEXTS} of each intent. As in mteb: a logistic regression on eight utterances of each intent,
-tested on the half that they were not drawn from; k-means with as many clusters as intents; ten draws of each. Context
-documents are {EVALUATION.context_size} utterances of the half that is not tested on, *foreign* ones those of the other
-set. A mean of both sets, ± the standard deviation over seeds of the training. *start* is MiniLM cut to three layers,
-which T1's models begin with.
+trained on: at most {MAX_TEXTS} of each intent, in two halves. As in mteb: a logistic regression on eight utterances of
+each intent in the first half, or all that there are, tested on the second; k-means of the second half with as many
+clusters as intents; ten draws of each. Context documents are {EVALUATION.context_size} utterances of the first half,
+*foreign* ones those of the other set. A mean of both sets, ± the standard deviation over seeds of the training.
+*start* is MiniLM cut to three layers, which T1's models begin with.
 
 {chr(10).join(parts)}
 ## What was expected

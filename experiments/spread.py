@@ -48,7 +48,7 @@ def report(rows: list[Row]) -> Page:
 T1's models from contextual batches on T1's sets, {EVALUATION.context_size} documents of the set itself. *drawn*: at
 random; *spread*: the middle documents of as many k-means clusters of TF-IDF vectors. ± is the standard deviation over
 seeds of the training, of the mean over sets and {len({row["draw"] for row in rows})} draws; *over draws* is the
-standard deviation over draws of the mean over sets, on the mean of the seeds.
+standard deviation over draws of the mean over sets, in the mean of the seeds.
 
 {markdown_table(header, lines)}
 ## What was expected
@@ -64,7 +64,7 @@ def _seeds(rows: list[Row]) -> list[float]:
 
 
 def _draws(rows: list[Row]) -> float:
-    """Standard deviation over draws, on the mean of the seeds."""
+    """Standard deviation over the draws of a seed, in the mean of the seeds."""
     spreads = []
     for seed in {row["seed"] for row in rows}:
         draws = {row["draw"] for row in rows}

@@ -35,7 +35,7 @@ class RunConfig:
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"`, `"context_frequency"` or `"relative_frequency"`, of a contextual model.
         frequency_scale (`float`, *optional*, defaults to `0.1`):
-            Frequency at which a token weighs one half.
+            Scale of the frequencies in the pooling.
         batches (`str`, *optional*, defaults to `"cluster"`):
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
         seed (`int`, *optional*, defaults to `0`):

@@ -111,7 +111,7 @@ def score_labelled(
                 accuracy = classification_accuracy(
                     vectors[::2], labels[::2], vectors[1::2], labels[1::2], num_draws=num_draws
                 )
-                v_measure = clustering_v_measure(vectors, labels, num_draws=num_draws)
+                v_measure = clustering_v_measure(vectors[1::2], labels[1::2], num_draws=num_draws)
                 scores[context][labelled_set.name] = {
                     "classification": 100 * accuracy.mean,
                     "clustering": 100 * v_measure.mean,

@@ -130,7 +130,10 @@ def test_relative_frequencies_are_judged_by_the_background(make_model, texts, co
     background.copy_(count_token_frequencies(*context_documents, vocab_size=100))
     frequency_model.config.pooling = "mean"
     torch.testing.assert_close(encode(relative_model), encode(frequency_model), atol=1e-6, rtol=0)
+    context = relative_model.encode_context(*context_documents)
     background.mul_(0.5)
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        relative_model.encode_texts(*texts, context=context)
     assert (encode(relative_model) - encode(frequency_model)).abs().max() > 1e-3
 
 

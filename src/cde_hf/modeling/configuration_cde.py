@@ -45,9 +45,11 @@ class CDEConfig(PreTrainedConfig):
             being the share of the context documents that contain it and `a` the `frequency_scale`; or
             `"relative_frequency"`: it weighs `(a + b) / (a + p)`, `b` being its share in the training data. A model
             that is trained so learns by itself which tokens are common everywhere, and the context tells it which
-            ones are common or rare here alone.
+            ones are common or rare here alone. The trainer counts `b` before the first step, if it was not counted
+            in an earlier training; until then it is zero.
         frequency_scale (`float`, *optional*, defaults to `0.1`):
-            The frequency at which a token weighs one half. `math.inf` gives the plain mean.
+            The scale `a` of these weights; with `"context_frequency"` the frequency at which a token weighs one half.
+            `math.inf` gives the plain mean.
         learn_frequency_scale (`bool`, *optional*, defaults to `False`):
             Whether `frequency_scale` is only the start of a learned value.
         instruction_end_id (`int`, *optional*):
@@ -196,7 +198,8 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
         if self.learn_frequency_scale and not self.pools_by_frequency:
             raise ValueError(
-                f"`learn_frequency_scale=True` needs `pooling='context_frequency'`, got `pooling='{self.pooling}'`."
+                "`learn_frequency_scale=True` needs `pooling='context_frequency'` or `'relative_frequency'`, got "
+                f"`pooling='{self.pooling}'`."
             )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
         if self.pools_by_frequency and sizes[0] != sizes[1]:

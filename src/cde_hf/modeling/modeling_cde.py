@@ -93,6 +93,8 @@ class CDEModel(PreTrainedModel):
             if self.config.separate_context:
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.weight)
+            if self.config.pooling == "relative_frequency":
+                initialization.zeros_(module.background_frequencies)
             if self.config.learn_frequency_scale:
                 scale = torch.tensor(float(self.config.frequency_scale))
                 initialization.copy_(module.log_frequency_scale, scale.log())

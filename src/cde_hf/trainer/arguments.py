@@ -90,9 +90,7 @@ class ContextualTrainingArguments(TrainingArguments):
     # Optimizer
     disable_dropout: bool = field(
         default=False,
-        metadata={
-            "help": "Whether to train without the backbones' own dropout, which takes a third of a step on CPUs."
-        },
+        metadata={"help": "Whether to train without the backbones' own dropout, which takes much of a step on CPUs."},
     )
     new_layers_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of all parameters outside of the backbones. Default: as all."}

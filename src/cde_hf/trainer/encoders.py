@@ -95,12 +95,13 @@ def is_contextual(model: nn.Module) -> bool:
 
 
 def disable_dropout(model: nn.Module) -> None:
-    """Takes the dropout out of the backbones of a model; documents are dropped from its contexts as before."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
+    """Takes the dropout out of the backbones of a model; contexts and adapters drop what they dropped before."""
+    for module_name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and "lora_" not in module_name:
             module.p = 0.0
-        elif hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def longest_text_of(model: PreTrainedModel) -> int:

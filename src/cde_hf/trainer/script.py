@@ -55,7 +55,7 @@ class ScriptArguments:
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
     frequency_scale: float = field(
-        default=0.1, metadata={"help": "Frequency at which a token weighs one half in a new model's pooling."}
+        default=0.1, metadata={"help": "Scale of the frequencies in the pooling of a new contextual model."}
     )
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
