@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,14 @@ def test_the_experiment_writes_its_tables(data, tmp_path):
     assert "| a = 0.2, 64 documents | " in text
     assert "| north | 4 | 4 | " in text
     assert "| own, queries only | " in text
+
+
+def test_the_table_of_libraries_has_their_means():
+    experiment = runpy.run_path(str(SCRIPT))
+    ways = [experiment[name] for name in ("PLAIN", "OWN", "FOREIGN", "STEEP_OWN", "STEEP_FOREIGN")]
+    results = {
+        way: {"north": {"q1": 0.1 * number, "q2": 0.3}, "south": {"q3": 0.5}} for number, way in enumerate(ways)
+    }
+    lines = list(experiment["libraries_table"](results))
+    assert lines[3] == "| north | 15.0 | 20.0 | 25.0 | 30.0 | 35.0 |"
+    assert lines[-1] == "| **mean** | 32.5 | 35.0 | 37.5 | 40.0 | 42.5 |"
