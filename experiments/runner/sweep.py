@@ -39,7 +39,7 @@ def quick_evaluation(config: EvaluationConfig) -> EvaluationConfig:
     sets = config.sets[:3]
     contexts = tuple(context for context in config.contexts if context not in config.sets[3:])
     sizes = {"context_size": 4, "max_queries": 8, "max_documents": 24, "max_length": 16}
-    return replace(config, sets=sets, contexts=contexts, **sizes)
+    return replace(config, sets=sets, contexts=contexts, training_domains=config.training_domains[:2], **sizes)
 
 
 def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: EvaluationConfig) -> list[Row]:

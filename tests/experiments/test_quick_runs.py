@@ -1,0 +1,75 @@
+"""Every experiment runs from its data to its page, as `--quick` does, on data of the smallest size."""
+
+import gzip
+import json
+
+import contexts
+import main_table
+import pytest
+from paper import EXPERIMENTS
+from runner.experiment import Setting, write_page, write_results
+from runner.table import read_table
+from runner.workspace import Workspace
+
+from cde_hf import RetrievalSet, save_retrieval_set
+
+
+# The models of one experiment are often those of another, so all share a folder of runs and stay on one process.
+pytestmark = pytest.mark.xdist_group("quick_runs")
+
+WITHOUT_DATA = [name for name, experiment in EXPERIMENTS.items() if experiment.needs == "docstrings"]
+# The others train or score more models.
+FAST = ["F5", "F12", "clusterings", "F15", "F13", "P1", "F9", "dropout"]
+# It wants a thousand labelled pairs, and has tests of its measures.
+OTHER_DATA = ["P2"]
+PLACES = [f"place{number}" for number in range(64)]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, module_pairs):
+    """Training domains and retrieval sets under the names that the experiments ask for."""
+    folder = tmp_path_factory.mktemp("quick")
+    for domain in (*main_table.DOMAINS[:2], "intents"):
+        module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
+    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3]}:
+        corpus = {place: f"The road to {place} begins at the {name} gate." for place in PLACES}
+        queries = {place: f"How do I get to {place}?" for place in PLACES}
+        qrels = {place: {place: 1} for place in PLACES}
+        save_retrieval_set(RetrievalSet(name, corpus, queries, qrels), folder / "data" / "eval" / name)
+    return Workspace(folder / "runs", folder / "data")
+
+
+@pytest.fixture(scope="module")
+def module_pairs():
+    """Function that writes a file of pairs, labelled as the intents are."""
+
+    def write(path):
+        rows = [
+            {
+                "query": f"where is {place} {path.name[:4]}{number}",
+                "document": f"{place} lies beside the {path.name[:4]}{number} near {PLACES[number - 1]}",
+                "subdomain": f"{'near' if number % 2 else 'far'}/{number // 2 % 5}",
+            }
+            for number, place in enumerate(PLACES)
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with gzip.open(path, "wt") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
+        for name in EXPERIMENTS
+        if name not in (*WITHOUT_DATA, *OTHER_DATA)
+    ],
+)
+def test_an_experiment_runs_from_its_data_to_its_page(name, workspace, tmp_path):
+    experiment = EXPERIMENTS[name]
+    write_results(experiment, Setting(workspace, num_seeds=1, is_quick=True), tmp_path)
+    assert read_table(tmp_path / f"{name}.csv")
+    page = write_page(experiment, tmp_path, f"python experiments/paper.py {name}")
+    assert page.finding in (tmp_path / f"{name}.md").read_text()
