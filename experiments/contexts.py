@@ -77,7 +77,7 @@ def report_kinds(rows: list[Row]) -> Page:
         for other in ("foreign", "random", "training", "none"):
             name = f"{', '.join(model[:2])}: own above {other}"
             checks.append(Check(name, gains(rows, model, model, contexts=(other, "own"))))
-    best = [check for check in checks if check.expectation.startswith("prefix, relative frequency")]
+    best = [check for check in checks if check.expectation.startswith("prefix, frequency-pooled")]
     finding = (
         "Points of NDCG@10 that the own context is worth in prefix attention with frequency pooling: "
         + ", ".join(f"{check} over {check.expectation.rpartition(' ')[2]}" for check in best)

@@ -23,7 +23,11 @@ def run(setting: Setting) -> list[Row]:
     """T1's contextual models as they are, and those of joint attention in prefix attention."""
     runs = {config: factors for config, factors in main_table.runs().items() if config.has_context}
     evaluation = main_table.EVALUATION
-    rows = [{**row, "attention": row["architecture"]} for row in sweep(setting, runs, evaluation)]
+    rows = [
+        {**row, "attention": row["architecture"]}
+        for row in sweep(setting, runs, evaluation)
+        if row["pooling"] == "mean"
+    ]
     if setting.is_quick:
         evaluation = quick_evaluation(evaluation)
     joint = {row["run"]: {name: row[name] for name in FACTORS} for row in select(rows, architecture="joint")}
@@ -49,8 +53,8 @@ def as_prefix(folder: Path, target: Path) -> Path:
 def report(rows: list[Row]) -> Page:
     """Means by context of all three, and what the change loses."""
     lines, checks = [], []
-    for pooling, batches in dict.fromkeys((row["pooling"], row["batches"]) for row in rows):
-        own = select(rows, pooling=pooling, batches=batches)
+    for batches in dict.fromkeys(row["batches"] for row in rows):
+        own = select(rows, batches=batches)
         kinds = {
             "joint": select(own, architecture="joint", attention="joint"),
             "joint, run in prefix": select(own, architecture="joint", attention="prefix"),
@@ -59,8 +63,8 @@ def report(rows: list[Row]) -> Page:
         means = {name: seed_means(select(found, context="own")) for name, found in kinds.items()}
         for name, found in kinds.items():
             cells = [show(seed_means(select(found, context=context)).values()) for context in CONTEXTS]
-            lines.append([name, pooling, batches, *cells])
-        title = f"{pooling} pooling, {batches} batches: run in prefix at most 1.0 below"
+            lines.append([name, batches, *cells])
+        title = f"{batches} batches: run in prefix at most 1.0 below"
         for other in ("joint", "prefix"):
             gains = tuple(means["joint, run in prefix"][seed] - means[other][seed] for seed in means[other])
             checks.append(Check(f"{title} {other}", gains, -1.0))
@@ -76,7 +80,7 @@ context and soft prompts no longer attend to the text; *prefix* was trained so, 
 of its own (`separate_context`), which a model of joint attention does not have. ± is the standard deviation over seeds
 of the mean over sets.
 
-{markdown_table(["model", "pooling", "batches", *CONTEXTS], lines)}
+{markdown_table(["model", "batches", *CONTEXTS], lines)}
 ## What was expected
 
 In the own context:

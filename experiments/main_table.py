@@ -5,6 +5,7 @@ from itertools import product
 from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
 from runner.config import RunConfig
 from runner.experiment import Experiment, Page, Setting
+from runner.scoring import FREQUENCY_SCALE
 from runner.sets import EvaluationConfig
 from runner.sweep import sweep, untrained_rows
 from runner.table import Row
@@ -36,14 +37,7 @@ SETS = (
 )
 EVALUATION = EvaluationConfig(SETS, max_queries=200, max_documents=500)
 BATCHES = {"random": {"batches": "random", "filters": False}, "contextual": {"batches": "cluster"}}
-MODELS = (
-    ("biencoder", "mean"),
-    ("soft_prompt", "mean"),
-    ("joint", "mean"),
-    ("prefix", "mean"),
-    ("joint", "relative_frequency"),
-    ("prefix", "relative_frequency"),
-)
+ARCHITECTURES = ("biencoder", "soft_prompt", "joint", "prefix")
 
 
 def base_run(**fields) -> RunConfig:
@@ -55,12 +49,12 @@ def base_run(**fields) -> RunConfig:
 def runs() -> dict[RunConfig, Row]:
     """The trained models of one seed."""
     return {
-        base_run(architecture=architecture, pooling=pooling, **fields): {
+        base_run(architecture=architecture, **fields): {
             "architecture": architecture,
-            "pooling": pooling.replace("_", " "),
+            "pooling": "mean",
             "batches": batches,
         }
-        for (architecture, pooling), (batches, fields) in product(MODELS, BATCHES.items())
+        for architecture, (batches, fields) in product(ARCHITECTURES, BATCHES.items())
     }
 
 
@@ -80,9 +74,10 @@ of ten domains; random batches have no filter, contextual ones come from cluster
 Texts are cut to {EVALUATION.max_length} tokens, sets to {EVALUATION.max_documents} documents (and the positive ones)
 and {EVALUATION.max_queries} queries; {EVALUATION.context_size} context documents. ± is the standard deviation over
 {num_seeds} seeds of the mean over sets. *Soft prompts* is the control: a learned vector for each context document of
-the others, and no context. In training the context is a sample of the batch's domain, as at the test it is one of the
-set. Left out of training: `nfcorpus_train` and `regulatory_obliqa_dev`, whose documents are
-those of evaluation sets, and all of Reddit, the source of the forums tested on.
+the others, and no context. *Frequency-pooled* are the same weights, with the tokens weighed by their frequency in the
+context, `a = {FREQUENCY_SCALE}`. In training the context is a sample of the batch's domain, as at the test it is one
+of the set. Left out of training: `nfcorpus_train` and `regulatory_obliqa_dev`, whose documents are those of evaluation
+sets, and all of Reddit, the source of the forums tested on.
 
 ## NDCG@10
 
@@ -107,7 +102,7 @@ def check_claims(rows: list[Row]) -> list[Check]:
     neither, batches = ("biencoder", "mean", "random"), ("biencoder", "mean", "contextual")
     architecture, both = ("joint", "mean", "random"), ("joint", "mean", "contextual")
     prefix, control = ("prefix", "mean", "contextual"), ("soft_prompt", "mean", "contextual")
-    pooled = "prefix", "relative frequency", "contextual"
+    pooled = "prefix", "frequency-pooled", "contextual"
     return [
         Check("contextual batches above neither", gains(rows, neither, batches)),
         Check("contextual architecture above neither", gains(rows, neither, architecture)),

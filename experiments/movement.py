@@ -6,15 +6,13 @@ import main_table
 import numpy as np
 from matplotlib.figure import Figure
 from runner.experiment import Experiment, Page, Setting
+from runner.scoring import load_system
 from runner.sets import load_sets
 from runner.sweep import quick_evaluation, quick_run
 from runner.table import Row, markdown_table, select
 from runner.training import train_run
-from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 from tqdm.auto import tqdm
-
-from cde_hf import CDEEmbedder
 
 
 NUM_DOCUMENTS = 100
@@ -23,13 +21,12 @@ NUM_DRAWS = 6
 
 def run(setting: Setting) -> list[Row]:
     """Vectors of documents of the first set in contexts of all sets, by T1's model with frequency pooling."""
-    config = main_table.base_run(architecture="prefix", pooling="relative_frequency")
+    config = main_table.base_run(architecture="prefix")
     evaluation = main_table.EVALUATION
     if setting.is_quick:
         config, evaluation = quick_run(config), quick_evaluation(evaluation)
     folder = train_run(setting.workspace, config)
-    embedder = CDEEmbedder(SentenceTransformer(str(folder), trust_remote_code=True, device="cpu"), "model")
-    embedder.model.max_seq_length = evaluation.max_length
+    embedder = load_system(folder, "contextual, frequency-pooled", evaluation.max_length)
     sets = load_sets(setting.workspace, evaluation)
     documents = list(sets[0].corpus.values())[:NUM_DOCUMENTS]
     vectors, names = [], []

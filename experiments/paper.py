@@ -22,6 +22,7 @@ from pathlib import Path
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import batches
+import best
 import compare
 import contexts
 import divergence
@@ -48,6 +49,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         main_table.EXPERIMENT,
         compare.EXPERIMENT,
+        best.EXPERIMENT,
         contexts.KINDS,
         contexts.MATRIX,
         contexts.LIBRARY_MATRIX,

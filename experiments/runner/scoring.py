@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
@@ -12,6 +12,7 @@ from cde_hf import (
     CDEEmbedder,
     Evaluation,
     FrequencyPoolingEmbedder,
+    RememberingEmbedder,
     RetrievalSet,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
@@ -27,6 +28,7 @@ from .workspace import Workspace
 
 Scores = dict[str, dict[str, float]]  # by context and by set
 
+FREQUENCY_SCALE = 0.2  # as in `contextualize`
 SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
 _CHOICES = {"drawn": "random", "spread": "spread"}
@@ -44,7 +46,8 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
         config (`EvaluationConfig`):
             How to score it.
         kind (`str`, *optional*, defaults to `"plain"`):
-            `"plain"`; `"whitened"` or `"frequency-pooled"`, which need a biencoder; or `"contextual"`.
+            Of a biencoder `"plain"`, `"whitened"` or `"frequency-pooled"`; of a contextual model `"contextual"`, as
+            it was trained, or `"contextual, frequency-pooled"`.
 
     Returns:
         `Scores`: For each context the score on each set. What has no context has `"none"`.
@@ -57,14 +60,27 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
 
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
-    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
-    model.max_seq_length = max_length
-    if kind == "contextual":
-        return CDEEmbedder(model, "model")
+    if kind in ("plain", "whitened"):
+        plain = _plain_embedder(folder, max_length)
+        return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
+    model = _load_model(folder, max_length)
     if kind == "frequency-pooled":
         return FrequencyPoolingEmbedder(model, "model")
-    plain = SentenceTransformerEmbedder(model, "model")
-    return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
+    if kind == "contextual, frequency-pooled":
+        model[0].model.config.update({"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE})
+    return CDEEmbedder(model, "model")
+
+
+def _load_model(folder: str | Path, max_length: int) -> SentenceTransformer:
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    model.max_seq_length = max_length
+    return model
+
+
+@lru_cache(maxsize=1)
+def _plain_embedder(folder: str | Path, max_length: int) -> RememberingEmbedder:
+    """Remembers its vectors, which are whitened next."""
+    return RememberingEmbedder(SentenceTransformerEmbedder(_load_model(folder, max_length), "model"))
 
 
 def system_fingerprint(folder: str | Path, kind: str) -> str:

@@ -15,6 +15,7 @@ from .training import train_run
 
 
 WAYS = ("plain", "whitened", "frequency-pooled")  # to use a biencoder
+CONTEXTUAL_WAYS = ("contextual", "contextual, frequency-pooled")
 
 
 def quick_run(config: RunConfig) -> RunConfig:
@@ -44,7 +45,8 @@ def quick_evaluation(config: EvaluationConfig) -> EvaluationConfig:
 
 def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: EvaluationConfig) -> list[Row]:
     """
-    Trains runs and scores them. Biencoders are also scored whitened and with context-frequency pooling.
+    Trains runs and scores them. What pools by the mean is also scored with context-frequency pooling, and biencoders
+    whitened.
 
     Args:
         setting (`Setting`):
@@ -63,18 +65,15 @@ def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: Evaluatio
     seeded = [
         (replace(config, seed=seed), factors) for seed in range(setting.num_seeds) for config, factors in runs.items()
     ]
-    announce(setting.workspace, [(config, contexts_of(config, evaluation)) for config, _ in seeded])
+    announce(setting.workspace, [(config, contexts_of(config, evaluation), ways_of(config)) for config, _ in seeded])
     rows = []
     for config, factors in tqdm(seeded, desc="Runs", unit="run"):
         folder = train_run(setting.workspace, config)
         columns = {"run": folder.name, "seed": config.seed, **factors}
-        if config.architecture != "biencoder":
-            scores = score_model(setting.workspace, folder, contexts_of(config, evaluation), "contextual")
-            rows += score_rows(scores, columns)
-            continue
-        for way in WAYS:
-            scores = score_model(setting.workspace, folder, replace(evaluation, contexts=("own",)), way)
-            rows += score_rows(scores, columns | ({} if way == "plain" else {"pooling": way}))
+        for way in ways_of(config):
+            scores = score_model(setting.workspace, folder, contexts_of(config, evaluation), way)
+            changed = way.removeprefix("contextual").removeprefix(", ")
+            rows += score_rows(scores, columns | ({"pooling": changed} if changed not in ("", "plain") else {}))
     return rows
 
 
@@ -96,9 +95,20 @@ def untrained_rows(setting: Setting, evaluation: EvaluationConfig, start: RunCon
     return rows
 
 
+def ways_of(config: RunConfig) -> tuple[str, ...]:
+    """The ways to use a run's model, as [`score_model`] calls them."""
+    if config.architecture == "biencoder":
+        return WAYS
+    return CONTEXTUAL_WAYS if config.has_context and config.pooling == "mean" else CONTEXTUAL_WAYS[:1]
+
+
 def contexts_of(config: RunConfig, evaluation: EvaluationConfig) -> EvaluationConfig:
-    """The evaluation of a run: the control with soft prompts is never shown a context, for it was trained without."""
-    return replace(evaluation, contexts=("none",)) if config.architecture == "soft_prompt" else evaluation
+    """
+    The evaluation of a run: a biencoder has the own context or none, and the control with soft prompts is never shown
+    a context, for it was trained without.
+    """
+    contexts = {"biencoder": ("own",), "soft_prompt": ("none",)}.get(config.architecture, evaluation.contexts)
+    return replace(evaluation, contexts=contexts)
 
 
 def score_rows(scores: Scores, columns: Row) -> list[Row]:

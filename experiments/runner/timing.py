@@ -15,16 +15,16 @@ from .training import is_trained, load_model
 from .workspace import Workspace
 
 
-def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationConfig]]) -> None:
-    """Says how many runs are left and about how long it takes to train and to score them."""
+def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationConfig, Sequence[str]]]) -> None:
+    """Says how many runs are left and about how long it takes to train and to score them, each in some ways."""
     to_train, to_score = [], []
-    for config, evaluation in tqdm(runs, desc="Looking for runs", leave=False):
+    for config, evaluation, ways in tqdm(runs, desc="Looking for runs", leave=False):
         folder = workspace.run_folder(config)
         if not is_trained(folder):
             to_train.append(config)
-        kind = "whitened" if config.architecture == "biencoder" else "contextual"
-        if not is_trained(folder) or not is_scored(workspace, folder, evaluation, kind):
-            to_score.append((config, evaluation))
+        for way in ways:
+            if not is_trained(folder) or not is_scored(workspace, folder, evaluation, way):
+                to_score.append((config, evaluation))
     shapes = {_shape(config): config for config, _ in to_score}
     times = {
         shape: time_step(workspace, config)
@@ -33,12 +33,10 @@ def announce(workspace: Workspace, runs: Sequence[tuple[RunConfig, EvaluationCon
     seconds = sum(config.steps * times[_shape(config)][0] for config in to_train)
     for config, evaluation in to_score:
         num_texts = sum(len(each.corpus) + len(each.queries) for each in load_sets(workspace, evaluation))
-        num_contexts = len(evaluation.contexts)
-        # A biencoder is scored as it is, and in two ways with the own context.
-        num_times = 3 if config.architecture == "biencoder" else num_contexts
-        seconds += num_times * num_texts * times[_shape(config)][1]
+        seconds += len(evaluation.contexts) * num_texts * times[_shape(config)][1]
     sys.stdout.write(
-        f"{len(runs)} runs: {len(to_train)} to train, {len(to_score)} to score, in about {seconds / 60:.0f} minutes.\n"
+        f"{len(runs)} runs: {len(to_train)} to train, {len(to_score)} scores to take, in about {seconds / 60:.0f} "
+        "minutes.\n"
     )
     sys.stdout.flush()
 
