@@ -48,6 +48,7 @@ LEFT_OUT_DOMAINS = ("nfcorpus_train", "regulatory_obliqa_dev")
 PLAIN, OWN, FOREIGN = "plain mean", "own frequencies", "foreign frequencies"
 STEEP_SCALE = 0.1  # what docstrings prefer
 STEEP_OWN, STEEP_FOREIGN = f"{OWN}, a = {STEEP_SCALE}", f"{FOREIGN}, a = {STEEP_SCALE}"
+SPECIAL = "special tokens weigh 1"
 
 Scores = dict[str, float]  # by query
 Results = dict[str, dict[str, Scores]]  # by way of pooling and by set
@@ -140,10 +141,14 @@ def score_all_ways(
     foreign_shares = [count_tokens(model, other, SIZE, SEEDS[0])[0] for other in foreign_sets]
     weights, ones = weigh(shares), torch.ones_like(shares)
     yield PLAIN, encoded.score(ones)
+    is_special = torch.zeros(len(shares), dtype=torch.bool)
+    is_special[model.tokenizer.all_special_ids] = True
     drawn_shares = [own_shares(SIZE, seed) for seed in SEEDS]
     for own_name, foreign_name, scale in ((OWN, FOREIGN, SCALE), (STEEP_OWN, STEEP_FOREIGN, STEEP_SCALE)):
-        yield own_name, mean_scores([encoded.score(weigh(part, scale)) for part in drawn_shares])
-        yield foreign_name, mean_scores([encoded.score(weigh(part, scale)) for part in foreign_shares])
+        for name, parts in ((own_name, drawn_shares), (foreign_name, foreign_shares)):
+            yield name, mean_scores([encoded.score(weigh(part, scale)) for part in parts])
+            special = [encoded.score(weigh(part, scale).masked_fill(is_special, 1.0)) for part in parts]
+            yield f"{name}, {SPECIAL}", mean_scores(special)
     for scale in SCALES:
         yield setting(scale, SIZE), encoded.score(weigh(shares, scale))
     for size in SIZES:
@@ -151,10 +156,7 @@ def score_all_ways(
             continue
         yield setting(SCALE, size), encoded.score(weigh(own_shares(size, SEEDS[0])))
 
-    is_special = torch.zeros(len(shares), dtype=torch.bool)
-    is_special[model.tokenizer.all_special_ids] = True
     yield "special tokens marked down, nothing else", encoded.score(weigh(is_special.float()))
-    yield "own, special tokens weigh 1", encoded.score(weights.masked_fill(is_special, 1.0))
     yield "own, special tokens weigh 0", encoded.score(weights.masked_fill(is_special, 0.0))
     yield "own, queries only", encoded.score(weights, ones)
     yield "own, documents only", encoded.score(ones, weights)
@@ -284,7 +286,8 @@ def ways_table(train: Results, evaluation: Results) -> Iterator[str]:
 
 
 def libraries_table(libraries: Results) -> Iterator[str]:
-    ways = (PLAIN, OWN, FOREIGN, STEEP_OWN, STEEP_FOREIGN)
+    steep = (STEEP_OWN, STEEP_FOREIGN)
+    ways = (PLAIN, OWN, FOREIGN, *steep, *(f"{way}, {SPECIAL}" for way in steep))
     yield f"Held-out libraries, NDCG@10, {SIZE} documents, a = {SCALE} unless named:"
     yield f"| library | {' | '.join(ways)} |"
     yield "|---" * (len(ways) + 1) + "|"

@@ -3,6 +3,7 @@
 from itertools import product
 from pathlib import Path
 
+import best
 import compare
 import contexts
 import dropout
@@ -211,6 +212,18 @@ def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
     assert "+2.0 ± 0.0 (classification, prefix, frequency-pooled)" in page.finding
     assert "-1.0 ± 0.0 (clustering, prefix, frequency-pooled)" in page.finding
     assert "| all-MiniLM-L6-v2 |  |  | 60.0 |" in page.text
+
+
+def test_the_page_on_the_best_model_says_what_it_is_above_and_where():
+    scores = {"BM25": (30.0, 52.0), best.START: (35.0, 45.0), best.OURS: (40.0, 50.0)}
+    rows = [
+        {"run": "r", "seed": 0, "system": system, "context": "own", "set": name, "ndcg@10": score}
+        for system, both in scores.items()
+        for name, score in zip(("cacm", "se-ai"), both, strict=True)
+    ]
+    page = best.report(rows)
+    assert "BM25: +4.0 (better on 1), all-MiniLM-L6-v2: +5.0 (better on 2), out of 2 sets." in page.finding
+    assert "| **mean** | **41.0** | **40.0** | **45.0** |" in page.text
 
 
 def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):
