@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import cache, lru_cache, reduce
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
@@ -52,12 +52,13 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
     Returns:
         `Scores`: For each context the score on each set. What has no context has `"none"`.
     """
+    name, scores = system_fingerprint(folder, kind), {}
+    for single in _single_contexts(config):
+        scores |= _score(workspace, partial(load_system, folder, kind, config.max_length), single, name)
+    return scores
 
-    return _score(
-        workspace, lambda: load_system(folder, kind, config.max_length), config, system_fingerprint(folder, kind)
-    )
 
-
+@lru_cache(maxsize=1)
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
     if kind in ("plain", "whitened"):
@@ -91,12 +92,13 @@ def system_fingerprint(folder: str | Path, kind: str) -> str:
 
 def is_scored(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str) -> bool:
     """Whether the scores of a model are there; the arguments are those of [`score_model`]."""
-    return _scores_path(workspace, config, system_fingerprint(folder, kind)).exists()
+    name = system_fingerprint(folder, kind)
+    return all(_scores_path(workspace, single, name).exists() for single in _single_contexts(config))
 
 
 def score_bm25(workspace: Workspace, config: EvaluationConfig) -> Scores:
     """NDCG@10 of BM25, in percent, in the form of [`score_model`]."""
-    return _score(workspace, lambda: BM25("model"), config, "bm25")
+    return _score(workspace, lambda: BM25("model"), _single_contexts(config)[0], "bm25")
 
 
 def _score(
@@ -113,30 +115,37 @@ def _score(
     }
 
 
-def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: EvaluationConfig) -> Evaluation:
-    sets, others = load_sets(workspace, config), _other_contexts(workspace, config)
-    chosen = [context for context in config.contexts if context.partition("-")[0] in _CHOICES]
-    draw = {"context_size": config.context_size, "seed": config.seed}
-    parts = []
-    if chosen:
-        # Other documents for each set: one after the other.
-        by_set = [
-            evaluate(
-                [system],
-                [each],
-                contexts=(),
-                other_contexts={context: choose_context(each, context, config.context_size) for context in chosen},
-                **draw,
-            )
-            for each in sets
-        ]
-        parts.append(
-            replace(by_set[0], scores={name: scores for part in by_set for name, scores in part.scores.items()})
+def _single_contexts(config: EvaluationConfig) -> list[EvaluationConfig]:
+    """The same evaluation for each of its contexts, so that experiments share scores and lose one at most."""
+    return [
+        replace(
+            config,
+            contexts=(context,),
+            training_domains=config.training_domains if context == "training" else (),
         )
-    if len(chosen) < len(config.contexts):
-        contexts = [context for context in config.contexts if context not in (*others, *chosen)]
-        parts.append(evaluate([system], sets, contexts=contexts, other_contexts=others, **draw))
-    return reduce(Evaluation.join, parts)
+        for context in config.contexts
+    ]
+
+
+def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: EvaluationConfig) -> Evaluation:
+    """Evaluates a system in one context."""
+    (context,) = config.contexts
+    sets, draw = load_sets(workspace, config), {"context_size": config.context_size, "seed": config.seed}
+    if context.partition("-")[0] not in _CHOICES:
+        others = _other_contexts(workspace, config)
+        return evaluate([system], sets, contexts=() if others else (context,), other_contexts=others, **draw)
+    # Other documents for each set: one after the other.
+    parts = [
+        evaluate(
+            [system],
+            [each],
+            contexts=(),
+            other_contexts={context: choose_context(each, context, config.context_size)},
+            **draw,
+        )
+        for each in sets
+    ]
+    return replace(parts[0], scores={name: scores for part in parts for name, scores in part.scores.items()})
 
 
 def choose_context(retrieval_set: RetrievalSet, context: str, size: int) -> list[str]:

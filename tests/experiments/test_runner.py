@@ -5,9 +5,10 @@ from itertools import product
 
 import pytest
 import torch
+from runner import scoring
 from runner.config import RunConfig
 from runner.experiment import Setting
-from runner.scoring import choose_context
+from runner.scoring import choose_context, score_model
 from runner.sets import EvaluationConfig, load_sets
 from runner.sweep import sweep
 from runner.training import is_trained, load_model, read_training, train_run
@@ -67,6 +68,26 @@ def test_a_trained_run_is_not_trained_again_for_another_evaluation(workspace, co
     assert {row["context"] for row in more} == {"own", "none", "tales"}
     own = [[row["ndcg@10"] for row in each if row["context"] == "own"] for each in (rows, more)]
     assert own[0] == own[1]
+
+
+def test_a_context_is_scored_once(workspace, config, evaluation, monkeypatch):
+    scored, score = [], scoring._evaluate
+
+    def counted(workspace, system, config):
+        scored.append(*config.contexts)
+        return score(workspace, system, config)
+
+    monkeypatch.setattr(scoring, "_evaluate", counted)
+    folder = train_run(workspace, config)
+    score_model(workspace, folder, evaluation, "contextual")
+    assert scored == ["own", "foreign", "none"]
+    more = replace(evaluation, contexts=("own", "training"), training_domains=("zoo",))
+    score_model(workspace, folder, more, "contextual")
+    assert scored == ["own", "foreign", "none", "training"]
+    other = replace(more, training_domains=("farm",))
+    score_model(workspace, folder, other, "contextual")
+    score_model(workspace, folder, other, "contextual, frequency-pooled")
+    assert scored[4:] == ["training", "own", "training"]
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(workspace, config, count_steps, monkeypatch, tmp_path):
