@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from cde_hf import CDEModel
 from cde_hf.modeling.corpus_context import count_token_frequencies
 from cde_hf.modeling.pooling import pooling_weights
 
@@ -105,6 +106,14 @@ def test_bare_vectors_and_no_context_pool_by_the_mean(models, texts):
         embeddings = frequency_model.second_stage_model(*texts, dataset_embeddings=context)
         expected = mean_model.second_stage_model(*texts, dataset_embeddings=context)
         torch.testing.assert_close(embeddings, expected, atol=0, rtol=0)
+
+
+def test_the_pooling_can_be_changed_when_a_checkpoint_is_loaded(models, texts, context_documents, tmp_path):
+    frequency_model, mean_model = models
+    mean_model.save_pretrained(tmp_path)
+    loaded = CDEModel.from_pretrained(tmp_path, pooling="context_frequency")
+    expected = frequency_model(*texts, *context_documents).embeddings
+    torch.testing.assert_close(loaded(*texts, *context_documents).embeddings, expected, atol=1e-6, rtol=0)
 
 
 def test_an_infinite_scale_is_the_mean(models, texts, context_documents):
