@@ -39,7 +39,7 @@ def contextual_runs() -> Runs:
     }
 
 
-def forum_runs() -> Runs:
+def prefix_runs() -> Runs:
     """T1's models in prefix attention."""
     return {config: factors for config, factors in contextual_runs().items() if config.architecture == "prefix"}
 
@@ -207,7 +207,7 @@ MATRIX = Experiment(
     title="Forums in each other's context",
     claim="The context of the own forum is usually the best.",
     minutes=10,
-    run=partial(run_matrix, runs=forum_runs, evaluation=forum_evaluation),
+    run=partial(run_matrix, runs=prefix_runs, evaluation=forum_evaluation),
     report=partial(
         report_matrix,
         introduction="T1's models in prefix attention on six forums that were not trained on, 300 documents and 200 "

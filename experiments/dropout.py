@@ -13,10 +13,9 @@ PROBABILITIES = (0.0, 0.1, 0.3)
 def run(setting: Setting) -> list[Row]:
     """T1's model in prefix attention with frequency pooling, and two that see no context in some of their steps."""
     runs = {
-        base_run(architecture="prefix", context_dropout=dropout): {"dropout": dropout, "pooling": "mean"}
-        for dropout in PROBABILITIES
+        base_run(architecture="prefix", context_dropout=dropout): {"dropout": dropout} for dropout in PROBABILITIES
     }
-    return [row for row in sweep(setting, runs, EVALUATION) if row["pooling"] == "frequency-pooled"]
+    return sweep(setting, runs, EVALUATION, ways=("contextual, frequency-pooled",))
 
 
 def report(rows: list[Row]) -> Page:

@@ -15,8 +15,8 @@ NUM_TOKENS = 1536  # of all of them
 
 def run_layers(setting: Setting) -> list[Row]:
     """T1's model in prefix attention, with fewer layers in its first stage."""
-    runs = {base_run(first_stage_layers=layers): {"layers": layers, "pooling": "mean"} for layers in LAYERS}
-    return select(sweep(setting, runs, EVALUATION), pooling="mean")
+    runs = {base_run(first_stage_layers=layers): {"layers": layers} for layers in LAYERS}
+    return sweep(setting, runs, EVALUATION, ways=("contextual",))
 
 
 def report_layers(rows: list[Row]) -> Page:
@@ -44,8 +44,8 @@ def run_tokens(setting: Setting) -> list[Row]:
     for tokens in TOKENS:
         config = base_run(context_size=NUM_TOKENS // tokens, context_max_length=tokens, batch_size=128, steps=50)
         evaluation = replace(EVALUATION, context_size=config.context_size)
-        rows += sweep(setting, {config: {"tokens": tokens, "pooling": "mean"}}, evaluation)
-    return select(rows, pooling="mean")
+        rows += sweep(setting, {config: {"tokens": tokens}}, evaluation, ways=("contextual",))
+    return rows
 
 
 def report_tokens(rows: list[Row]) -> Page:

@@ -33,10 +33,9 @@ def run(setting: Setting) -> list[Row]:
             "batch_size": batch_size,
             "cluster_size": cluster_size,
             "filter": "on" if filters else "off",
-            "pooling": "mean",
         }
     # Quick runs of several sizes are one and the same run.
-    rows = [row for row in sweep(setting, runs, EVALUATION) if row["pooling"] == "mean"]
+    rows = sweep(setting, runs, EVALUATION, ways=("plain",))
     facts = {name: read_training(setting.workspace.runs / name) for name in {row["run"] for row in rows}}
     return [
         {**row, "hardness": facts[row["run"]]["hardness"], "filtered_share": facts[row["run"]]["filtered_share"]}

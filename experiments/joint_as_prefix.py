@@ -24,9 +24,7 @@ def run(setting: Setting) -> list[Row]:
     runs = {config: factors for config, factors in main_table.runs().items() if config.has_context}
     evaluation = main_table.EVALUATION
     rows = [
-        {**row, "attention": row["architecture"]}
-        for row in sweep(setting, runs, evaluation)
-        if row["pooling"] == "mean"
+        {**row, "attention": row["architecture"]} for row in sweep(setting, runs, evaluation, ways=("contextual",))
     ]
     if setting.is_quick:
         evaluation = quick_evaluation(evaluation)

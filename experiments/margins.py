@@ -22,10 +22,10 @@ def run(setting: Setting) -> list[Row]:
     fields += [("absolute", margin, {"filter_margin": margin}) for margin in ABSOLUTE]
     fields += [("relative", margin, {"filter_relative_margin": margin}) for margin in RELATIVE]
     runs = {
-        base_run(architecture="biencoder", **changed): {"filter": kind, "margin": margin, "pooling": "mean"}
+        base_run(architecture="biencoder", **changed): {"filter": kind, "margin": margin}
         for kind, margin, changed in fields
     }
-    rows = [row for row in sweep(setting, runs, EVALUATION) if row["pooling"] == "mean"]
+    rows = sweep(setting, runs, EVALUATION, ways=("plain",))
     shares = {
         name: read_training(setting.workspace.runs / name)["filtered_share"] for name in {r["run"] for r in rows}
     }

@@ -15,11 +15,8 @@ COUNTS = (0, 1, 2, 4)
 
 def run(setting: Setting) -> list[Row]:
     """T1's biencoder from contextual batches, with more and more mined negatives for each pair."""
-    runs = {
-        base_run(architecture="biencoder", mined_negatives=count): {"negatives": count, "pooling": "mean"}
-        for count in COUNTS
-    }
-    rows = [row for row in sweep(setting, runs, EVALUATION) if row["pooling"] == "mean"]
+    runs = {base_run(architecture="biencoder", mined_negatives=count): {"negatives": count} for count in COUNTS}
+    rows = sweep(setting, runs, EVALUATION, ways=("plain",))
     accuracies = {name: read_training(setting.workspace.runs / name)["accuracy"] for name in {r["run"] for r in rows}}
     return [{**row, "accuracy": accuracies[row["run"]]} for row in rows]
 

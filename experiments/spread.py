@@ -1,10 +1,10 @@
-"""spread: context documents drawn at random, or spread over the corpus by k-means, for T1's models."""
+"""spread: context documents at random or spread over the corpus by k-means, for T1's model in prefix attention."""
 
 from dataclasses import replace
 from itertools import product
 from statistics import fmean
 
-from contexts import contextual_runs
+from contexts import prefix_runs
 from main_table import EVALUATION
 from runner.comparison import Check, check_table, model_name
 from runner.experiment import Experiment, Page, Setting
@@ -17,12 +17,12 @@ NUM_DRAWS = 3
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's models from contextual batches in several draws of both kinds."""
+    """T1's model in prefix attention from contextual batches in several draws of both kinds."""
     evaluation = replace(
         EVALUATION, contexts=tuple(f"{choice}-{draw}" for choice, draw in product(CHOICES, range(NUM_DRAWS)))
     )
     rows = []
-    for row in sweep(setting, contextual_runs(), evaluation):
+    for row in sweep(setting, prefix_runs(), evaluation):
         choice, _, draw = row["context"].partition("-")
         rows.append({**row, "choice": choice, "draw": int(draw)})
     return rows
@@ -45,10 +45,10 @@ def report(rows: list[Row]) -> Page:
     header = ["model", "drawn", "over draws", "spread", "over draws"]
     text = f"""## Setting
 
-T1's models from contextual batches on T1's sets, {EVALUATION.context_size} documents of the set itself. *drawn*: at
-random; *spread*: the middle documents of as many k-means clusters of TF-IDF vectors. ± is the standard deviation over
-seeds of the training, of the mean over sets and {len({row["draw"] for row in rows})} draws; *over draws* is the
-standard deviation over draws of the mean over sets, in the mean of the seeds.
+T1's model in prefix attention from contextual batches on T1's sets, {EVALUATION.context_size} documents of the set
+itself. *drawn*: at random; *spread*: the middle documents of as many k-means clusters of TF-IDF vectors. ± is the
+standard deviation over seeds of the training, of the mean over sets and {len({row["draw"] for row in rows})} draws;
+*over draws* is the standard deviation over draws of the mean over sets, in the mean of the seeds.
 
 {markdown_table(header, lines)}
 ## What was expected
@@ -77,7 +77,7 @@ EXPERIMENT = Experiment(
     name="spread",
     title="Context documents at random or spread over the corpus",
     claim="Documents that are spread over the corpus are a better context than random ones.",
-    minutes=50,
+    minutes=15,
     run=run,
     report=report,
 )

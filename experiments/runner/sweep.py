@@ -43,10 +43,15 @@ def quick_evaluation(config: EvaluationConfig) -> EvaluationConfig:
     return replace(config, sets=sets, contexts=contexts, training_domains=config.training_domains[:2], **sizes)
 
 
-def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: EvaluationConfig) -> list[Row]:
+def sweep(
+    setting: Setting,
+    runs: Mapping[RunConfig, Row],
+    evaluation: EvaluationConfig,
+    *,
+    ways: tuple[str, ...] | None = None,
+) -> list[Row]:
     """
-    Trains runs and scores them. What pools by the mean is also scored with context-frequency pooling, and biencoders
-    whitened.
+    Trains runs and scores them.
 
     Args:
         setting (`Setting`):
@@ -55,6 +60,9 @@ def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: Evaluatio
             The runs of one seed, each with its factors: what the table is to call it.
         evaluation (`EvaluationConfig`):
             How to score them.
+        ways (`tuple[str, ...]`, *optional*):
+            Ways to use the models, as [`score_model`] calls them. Defaults to all that the architecture has: what
+            pools by the mean is also scored with context-frequency pooling, and biencoders whitened.
 
     Returns:
         `list[Row]`: For each run, seed, context and set a row.
@@ -65,12 +73,14 @@ def sweep(setting: Setting, runs: Mapping[RunConfig, Row], evaluation: Evaluatio
     seeded = [
         (replace(config, seed=seed), factors) for seed in range(setting.num_seeds) for config, factors in runs.items()
     ]
-    announce(setting.workspace, [(config, contexts_of(config, evaluation), ways_of(config)) for config, _ in seeded])
+    announce(
+        setting.workspace, [(config, contexts_of(config, evaluation), ways or ways_of(config)) for config, _ in seeded]
+    )
     rows = []
     for config, factors in tqdm(seeded, desc="Runs", unit="run"):
         folder = train_run(setting.workspace, config)
         columns = {"run": folder.name, "seed": config.seed, **factors}
-        for way in ways_of(config):
+        for way in ways or ways_of(config):
             scores = score_model(setting.workspace, folder, contexts_of(config, evaluation), way)
             changed = way.removeprefix("contextual").removeprefix(", ")
             rows += score_rows(scores, columns | ({"pooling": changed} if changed not in ("", "plain") else {}))
