@@ -1,22 +1,29 @@
 """best: the best small model that these experiments give, on every retrieval set, whole and at MiniLM's own length."""
 
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 from divergence import LEFT_OUT_DOMAINS
 from matplotlib.figure import Figure
-from runner.averaging import train_averaged_run
+from runner.averaging import load_averaged_model
 from runner.config import RunConfig
 from runner.experiment import Experiment, Page, Setting
-from runner.scoring import score_bm25, score_model
+from runner.files import write_text
+from runner.scoring import FREQUENCY_SCALE, evaluate_bm25, evaluate_model
 from runner.sets import EvaluationConfig
-from runner.sweep import WAYS, quick_evaluation, quick_run, score_rows
+from runner.sweep import WAYS, quick_evaluation, quick_run
 from runner.table import Row, markdown_table, select
-from runner.workspace import Workspace
+from runner.training import train_run
+from runner.workspace import NO_PROMPTS, Workspace
 from tqdm.auto import tqdm
+from transformers import AutoTokenizer
+
+from cde_hf import CardFacts, Evaluation, make_model_card, save_checkpoint
 
 
-OURS, START = "ours", "all-MiniLM-L6-v2"
+OURS, START, MODEL_NAME = "ours", "all-MiniLM-L6-v2", "contextual-minilm"
 FIELDS = {
     "pairs_per_domain": 2000,
     "first_stage_layers": 1,
@@ -36,8 +43,21 @@ def best_run(workspace: Workspace) -> RunConfig:
     return RunConfig(domains=tuple(domain for domain in domains if domain not in LEFT_OUT_DOMAINS), **FIELDS)
 
 
+def build_model(workspace: Workspace, config: RunConfig) -> Path:
+    """Trains the run, averages it with its start, and saves it as it is to be used. Returns the folder."""
+    trained = train_run(workspace, config)
+    folder = workspace.runs / "best" / f"{trained.name}-{SHARE:g}"
+    if not (folder / "modules.json").exists():
+        model = load_averaged_model(
+            workspace, config, SHARE, pooling="context_frequency", frequency_scale=FREQUENCY_SCALE
+        )
+        tokenizer = AutoTokenizer.from_pretrained(trained)
+        save_checkpoint(model, tokenizer, folder, prompts=NO_PROMPTS, max_length=MAX_LENGTH)
+    return folder
+
+
 def run(setting: Setting) -> list[Row]:
-    """Trains the model, and scores it and what it is compared with, one set after the other."""
+    """Trains the model, scores it and what it is compared with, one set after the other, and writes its card."""
     workspace, config = setting.workspace, best_run(setting.workspace)
     names = sorted(path.name for path in (workspace.data_folder / "eval").iterdir())
     evaluations = [
@@ -45,20 +65,43 @@ def run(setting: Setting) -> list[Row]:
     ]
     if setting.is_quick:
         config, evaluations = quick_run(config), [quick_evaluation(each) for each in evaluations[:2]]
-    folder, encoder = train_averaged_run(workspace, config, SHARE), workspace.load_encoder(config)
-    rows = []
+    folder, encoder = build_model(workspace, config), workspace.load_encoder(config)
+    systems = {"BM25": partial(evaluate_bm25, workspace)}
+    for way in WAYS:
+        name = START if way == "plain" else f"{START}, {way}"
+        systems[name] = partial(evaluate_model, workspace, encoder, kind=way)
+    systems[OURS] = partial(evaluate_model, workspace, folder, kind="contextual")
+    scores = {}
     for evaluation in tqdm(evaluations, desc="Sets", unit="set"):
-        found = [("BM25", score_bm25(workspace, evaluation))]
-        found += [(_name(START, way), score_model(workspace, encoder, evaluation, way)) for way in WAYS]
-        kind = "contextual, frequency-pooled"
-        found.append((OURS, score_model(workspace, folder, evaluation, kind)))
-        for name, scores in found:
-            rows += score_rows(scores, {"run": folder.name, "seed": config.seed, "system": name})
-    return rows
+        parts = {name: evaluate_system(config=evaluation) for name, evaluate_system in systems.items()}
+        (retrieval_set,) = evaluation.sets
+        scores[retrieval_set] = {name: part.scores[retrieval_set][part.systems[0]] for name, part in parts.items()}
+    result = Evaluation(scores, {}, evaluations[0].context_size, evaluations[0].seed)
+    write_text(folder / "README.md", write_card(folder, config, result))
+    return [
+        {"run": folder.name, "system": name, "set": each, "ndcg@10": 100 * result.mean(name, retrieval_set=each)}
+        for each in result.sets
+        for name in result.systems
+    ]
 
 
-def _name(encoder: str, way: str) -> str:
-    return encoder if way == "plain" else f"{encoder}, {way}"
+def write_card(folder: Path, config: RunConfig, evaluation: Evaluation) -> str:
+    """The card of the model."""
+    settings = {
+        "pairs": f"{config.pairs_per_domain} of each of {len(config.domains)} domains: {', '.join(config.domains)}",
+        "batches": f"{config.steps} of {config.batch_size} pairs, from clusters of TF-IDF vectors, filtered",
+        "learning rate": f"{config.learning_rate}, of new layers {config.new_layers_learning_rate}",
+        "tokens read of a text in training": config.max_length,
+        "weights": f"{SHARE:g} of the trained ones, {1 - SHARE:g} of the encoder at the start",
+    }
+    facts = CardFacts(
+        base_model=f"sentence-transformers/{START}",
+        language=("en",),
+        settings=settings,
+        evaluation=evaluation,
+        system=OURS,
+    )
+    return make_model_card(folder, f"cde-hf/{MODEL_NAME}", facts)
 
 
 def report(rows: list[Row]) -> Page:

@@ -1,12 +1,14 @@
 """joint-as-prefix: models that were trained in joint attention and run in prefix attention, without training anew."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import main_table
 from runner.comparison import Check, check_table
 from runner.experiment import Experiment, Page, Setting
-from runner.files import derive_folder, write_json
+from runner.files import write_json
 from runner.scoring import score_model
 from runner.sweep import quick_evaluation, score_rows, sweep
 from runner.table import Row, markdown_table, seed_means, select, show
@@ -36,12 +38,14 @@ def run(setting: Setting) -> list[Row]:
 
 def as_prefix(folder: Path, target: Path) -> Path:
     """A model with the same weights that attends in prefix attention. Returns its folder, which links to the files."""
-
-    def change(copy: Path) -> None:
+    if not target.exists():
+        unfinished = target.with_name(f"{target.name}.new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(folder, unfinished, copy_function=os.link)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        write_json(copy / "config.json", {**config, "context_attention": "prefix"})
-
-    return derive_folder(folder, target, change)
+        write_json(unfinished / "config.json", {**config, "context_attention": "prefix"})
+        unfinished.rename(target)
+    return target
 
 
 def report(rows: list[Row]) -> Page:

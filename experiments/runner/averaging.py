@@ -1,44 +1,36 @@
 """Weights between those that a run began with and those that it ended with."""
 
-import os
-from pathlib import Path
+from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+import torch
+
+from cde_hf import CDEModel
 
 from .config import RunConfig
-from .files import derive_folder
 from .training import load_model, train_run
 from .workspace import Workspace
 
 
-def train_averaged_run(workspace: Workspace, config: RunConfig, share: float) -> Path:
+def load_averaged_model(workspace: Workspace, config: RunConfig, share: float, **fields: Any) -> CDEModel:
     """
-    Trains a run and averages its weights with those that it began with.
+    The model of a run, trained if need be, with its weights averaged with those that it began with.
 
-    Training a good encoder on little data teaches it something and makes it forget more; between the two lies a model
-    that is better than both.
+    Training a good encoder on little data teaches it something and makes it forget something; a model between the two
+    can be better than both.
 
     Args:
         workspace (`Workspace`):
             Where data and runs are.
         config (`RunConfig`):
-            The run.
+            A run of a model with a context.
         share (`float`):
             Share of the trained weights: 1 gives these, 0 those of the start.
-
-    Returns:
-        `Path`: The folder of the averaged model, beside the runs.
+        fields (`Any`):
+            Fields of the model's configuration that are to be other than in training, such as `pooling`.
     """
-    folder = train_run(workspace, config)
-
-    def change(copy: Path) -> None:
-        start = load_model(config, workspace.load_encoder(config)).state_dict()
-        trained = load_file(folder / "model.safetensors")
-        with safe_open(folder / "model.safetensors", "pt") as file:
-            metadata = file.metadata()
-        averaged = {name: start[name].lerp(value, share) for name, value in trained.items()}
-        save_file(averaged, copy / "averaged.safetensors", metadata)
-        os.replace(copy / "averaged.safetensors", copy / "model.safetensors")
-
-    return derive_folder(folder, workspace.runs / "averaged" / f"{folder.name}-{share:g}", change)
+    model = CDEModel.from_pretrained(train_run(workspace, config), **fields)
+    start = load_model(config, workspace.load_encoder(config)).state_dict()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(start[name].lerp(weight, share))
+    return model

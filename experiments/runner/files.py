@@ -2,8 +2,6 @@
 
 import json
 import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +17,3 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as JSON."""
     write_text(path, json.dumps(value, indent=1))
-
-
-def derive_folder(folder: Path, target: Path, change: Callable[[Path], None]) -> Path:
-    """
-    A copy of a folder with some of its files changed, made once. Returns it.
-
-    Args:
-        folder (`Path`):
-            What to copy.
-        target (`Path`):
-            Name of the copy.
-        change (`Callable[[Path], None]`):
-            Works on the copy, whose files are links: it must replace them, not write into them.
-    """
-    if not target.exists():
-        unfinished = target.with_name(f"{target.name}.new")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(folder, unfinished, copy_function=os.link)
-        change(unfinished)
-        unfinished.rename(target)
-    return target

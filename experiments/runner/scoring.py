@@ -52,10 +52,16 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
     Returns:
         `Scores`: For each context the score on each set. What has no context has `"none"`.
     """
-    name, scores = system_fingerprint(folder, kind), {}
+    scores = {}
     for single in _single_contexts(config):
-        scores |= _score(workspace, partial(load_system, folder, kind, config.max_length), single, name)
+        scores |= _means(evaluate_model(workspace, folder, single, kind))
     return scores
+
+
+def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str) -> Evaluation:
+    """Every score of a model in one context; the arguments are those of [`score_model`]."""
+    make_system = partial(load_system, folder, kind, config.max_length)
+    return _evaluate_once(workspace, make_system, config, system_fingerprint(folder, kind))
 
 
 @lru_cache(maxsize=1)
@@ -98,17 +104,25 @@ def is_scored(workspace: Workspace, folder: str | Path, config: EvaluationConfig
 
 def score_bm25(workspace: Workspace, config: EvaluationConfig) -> Scores:
     """NDCG@10 of BM25, in percent, in the form of [`score_model`]."""
-    return _score(workspace, lambda: BM25("model"), _single_contexts(config)[0], "bm25")
+    return _means(evaluate_bm25(workspace, _single_contexts(config)[0]))
 
 
-def _score(
+def evaluate_bm25(workspace: Workspace, config: EvaluationConfig) -> Evaluation:
+    """Every score of BM25; the configuration has one context, which it does not look at."""
+    return _evaluate_once(workspace, lambda: BM25("model"), config, "bm25")
+
+
+def _evaluate_once(
     workspace: Workspace, make_system: Callable[[], Embedder | Ranker], config: EvaluationConfig, name: str
-) -> Scores:
+) -> Evaluation:
     path = _scores_path(workspace, config, name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _evaluate(workspace, make_system(), config).save(path)
-    evaluation = Evaluation.from_json(path.read_text(encoding="utf-8"))
+    return Evaluation.from_json(path.read_text(encoding="utf-8"))
+
+
+def _means(evaluation: Evaluation) -> Scores:
     return {
         _context_of(system): {name: 100 * evaluation.mean(system, retrieval_set=name) for name in evaluation.sets}
         for system in evaluation.systems
