@@ -11,6 +11,8 @@ from .table import Row, markdown_table, mean_and_spread, pivot, seed_means, sele
 
 Model = tuple[str, str, str]  # architecture, pooling, batches
 
+_BATCH_COLOURS = {"none": "lightgrey", "random": "lightsteelblue", "contextual": "steelblue"}
+
 
 @dataclass(frozen=True)
 class Check:
@@ -99,13 +101,14 @@ def check_table(checks: Sequence[Check]) -> str:
 
 
 def plot_means(rows: Sequence[Row]) -> Figure:
-    """Bars of the means over sets, with a point for each seed."""
+    """Bars of the means over sets, coloured by the batches of the training, with a point for each seed."""
     rows = own_context(rows)
-    names = list(dict.fromkeys(model_name(row) for row in rows))
+    batches = {model_name(row): row["batches"] for row in rows}
+    names = list(batches)
     seeds = [list(seed_means(row for row in rows if model_name(row) == name).values()) for name in names]
     figure = Figure(figsize=(7, 0.28 * len(names) + 1))
     axes = figure.subplots()
-    axes.barh(names, [fmean(values) for values in seeds], color="lightsteelblue")
+    axes.barh(names, [fmean(values) for values in seeds], color=[_BATCH_COLOURS[batches[name]] for name in names])
     for place, values in enumerate(seeds):
         axes.plot(values, [place] * len(values), "k.", markersize=4)
     axes.invert_yaxis()
