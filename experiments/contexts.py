@@ -40,7 +40,7 @@ def contextual_runs() -> Runs:
 
 
 def prefix_runs() -> Runs:
-    """T1's models in prefix attention."""
+    """T1's model in prefix attention, from contextual batches."""
     return {config: factors for config, factors in contextual_runs().items() if config.architecture == "prefix"}
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from runner.config import RunConfig
 from runner.experiment import Experiment, Page, Setting
 from runner.scoring import score_bm25, score_model
-from runner.sets import EvaluationConfig, load_sets
+from runner.sets import EvaluationConfig, cut_texts, load_sets
 from runner.sweep import quick_evaluation
 from runner.table import Row, markdown_table
 from scipy.stats import pearsonr, spearmanr
@@ -44,7 +44,7 @@ def run(setting: Setting) -> list[Row]:
     domains = tuple(name for name in domains if name not in LEFT_OUT_DOMAINS)
     if setting.is_quick:
         evaluation, domains = quick_evaluation(evaluation), domains[:2]
-    documents = workspace.load_pairs(domains, PAIRS_PER_DOMAIN)[0]["document"][:]
+    documents = cut_texts(workspace.load_pairs(domains, PAIRS_PER_DOMAIN)[0]["document"][:], evaluation.max_length)
     reference, unseen = inverse_frequencies(documents), float(np.log((len(documents) + 1) / 0.5))
     encoder = workspace.load_encoder(RunConfig())
     scores = {
@@ -94,7 +94,8 @@ all-MiniLM-L6-v2 as it is and BM25 on at most 300 documents (and the positive on
 texts cut to 48 tokens; *pooled* has context-frequency pooling with 64 documents of the set. The paper does not define
 its divergence. Ours is the mean absolute difference of inverse document frequencies, weighted by the share of the
 set's documents that have a word. The statistics of the model's own training data are not known; those of
-{PAIRS_PER_DOMAIN} documents of each of some thirty domains stand in for them.
+{PAIRS_PER_DOMAIN} documents of each of some thirty domains, a third of them from Reddit, stand in for them, cut to as
+many tokens.
 
 {markdown_table(["set", "divergence", "BM25", "MiniLM", "pooled"], lines)}
 ## Against the paper

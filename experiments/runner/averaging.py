@@ -1,7 +1,5 @@
 """Weights between those that a run began with and those that it ended with."""
 
-from typing import Any
-
 import torch
 
 from cde_hf import CDEModel
@@ -11,7 +9,7 @@ from .training import load_model, train_run
 from .workspace import Workspace
 
 
-def load_averaged_model(workspace: Workspace, config: RunConfig, share: float, **fields: Any) -> CDEModel:
+def load_averaged_model(workspace: Workspace, config: RunConfig, share: float) -> CDEModel:
     """
     The model of a run, trained if need be, with its weights averaged with those that it began with.
 
@@ -24,11 +22,11 @@ def load_averaged_model(workspace: Workspace, config: RunConfig, share: float, *
         config (`RunConfig`):
             A run of a model with a context.
         share (`float`):
-            Share of the trained weights: 1 gives these, 0 those of the start.
-        fields (`Any`):
-            Fields of the model's configuration that are to be other than in training, such as `pooling`.
+            Share of the trained weights, between 0, which gives those of the start, and 1.
     """
-    model = CDEModel.from_pretrained(train_run(workspace, config), **fields)
+    if not 0 <= share <= 1:
+        raise ValueError(f"`share` must be between 0 and 1, got {share}.")
+    model = CDEModel.from_pretrained(train_run(workspace, config))
     start = load_model(config, workspace.load_encoder(config)).state_dict()
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from .table import Row, markdown_table, mean_and_spread, pivot, seed_means, select, show
 
@@ -111,6 +112,9 @@ def plot_means(rows: Sequence[Row]) -> Figure:
     axes.barh(names, [fmean(values) for values in seeds], color=[_BATCH_COLOURS[batches[name]] for name in names])
     for place, values in enumerate(seeds):
         axes.plot(values, [place] * len(values), "k.", markersize=4)
+    handles = [Patch(color=colour, label=f"{name} batches") for name, colour in _BATCH_COLOURS.items()]
+    handles[0].set_label("not trained")
+    axes.legend(handles=handles, loc="lower right", fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(left=max(0.0, min(value for values in seeds for value in values) - 5))
     axes.set_xlabel("NDCG@10, mean over sets (points: seeds)")

@@ -28,6 +28,7 @@ from .workspace import Workspace
 
 Scores = dict[str, dict[str, float]]  # by context and by set
 
+KINDS = ("plain", "whitened", "frequency-pooled", "contextual", "contextual, frequency-pooled")
 FREQUENCY_SCALE = 0.2  # as in `contextualize`
 SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
@@ -54,12 +55,12 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
     """
     scores = {}
     for single in _single_contexts(config):
-        scores |= _means(evaluate_model(workspace, folder, single, kind))
+        scores |= _means(evaluate_model(workspace, folder, single, kind=kind))
     return scores
 
 
-def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str) -> Evaluation:
-    """Every score of a model in one context; the arguments are those of [`score_model`]."""
+def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, *, kind: str) -> Evaluation:
+    """Every score of a model in the one context of `config`; the arguments are those of [`score_model`]."""
     make_system = partial(load_system, folder, kind, config.max_length)
     return _evaluate_once(workspace, make_system, config, system_fingerprint(folder, kind))
 
@@ -67,6 +68,8 @@ def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationC
 @lru_cache(maxsize=1)
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
+    if kind not in KINDS:
+        raise ValueError(f"A model cannot be scored as `{kind}`. Use one of {', '.join(KINDS)}.")
     if kind in ("plain", "whitened"):
         plain = _plain_embedder(folder, max_length)
         return plain if kind == "plain" else WhitenedEmbedder(plain, "model")

@@ -56,19 +56,24 @@ def load_sets(workspace: Workspace, config: EvaluationConfig) -> tuple[Retrieval
     else:
         whole = [load_retrieval_set(workspace.data_folder / "eval" / name) for name in config.sets]
     samples = [sample_set(each, config.max_queries, config.max_documents, config.seed) for each in whole]
-    return tuple(cut_texts(each, config.max_length) for each in samples)
+    return tuple(cut_set(each, config.max_length) for each in samples)
 
 
-def cut_texts(retrieval_set: RetrievalSet, max_length: int) -> RetrievalSet:
-    """A set whose texts end after so many tokens of MiniLM, so that BM25 reads no more than the models do."""
-    tokenizer = AutoTokenizer.from_pretrained(model_path("minilm"))
+def cut_set(retrieval_set: RetrievalSet, max_length: int) -> RetrievalSet:
+    """A set whose texts end after so many tokens, so that BM25 reads no more than the models do."""
 
     def cut(texts: dict[str, str]) -> dict[str, str]:
-        tokens = tokenizer(list(texts.values()), truncation=True, max_length=max_length, return_offsets_mapping=True)
-        ends = [max(end for _, end in offsets) for offsets in tokens["offset_mapping"]]
-        return {name: text[:end] for (name, text), end in zip(texts.items(), ends, strict=True)}
+        return dict(zip(texts, cut_texts(list(texts.values()), max_length), strict=True))
 
     return RetrievalSet(retrieval_set.name, cut(retrieval_set.corpus), cut(retrieval_set.queries), retrieval_set.qrels)
+
+
+def cut_texts(texts: list[str], max_length: int) -> list[str]:
+    """Texts that end after so many tokens of MiniLM."""
+    tokenizer = AutoTokenizer.from_pretrained(model_path("minilm"))
+    tokens = tokenizer(texts, truncation=True, max_length=max_length, return_offsets_mapping=True)
+    ends = [max(end for _, end in offsets) for offsets in tokens["offset_mapping"]]
+    return [text[:end] for text, end in zip(texts, ends, strict=True)]
 
 
 def sample_set(retrieval_set: RetrievalSet, max_queries: int, max_documents: int | None, seed: int) -> RetrievalSet:

@@ -7,15 +7,14 @@ from tqdm.auto import tqdm
 
 from .config import RunConfig
 from .experiment import Setting
-from .scoring import Scores, score_bm25, score_model
+from .scoring import KINDS, Scores, score_bm25, score_model
 from .sets import EvaluationConfig
 from .table import Row
 from .timing import announce
 from .training import train_run
 
 
-WAYS = ("plain", "whitened", "frequency-pooled")  # to use a biencoder
-CONTEXTUAL_WAYS = ("contextual", "contextual, frequency-pooled")
+WAYS, CONTEXTUAL_WAYS = KINDS[:3], KINDS[3:]  # to use a biencoder, and a contextual model
 
 
 def quick_run(config: RunConfig) -> RunConfig:

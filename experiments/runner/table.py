@@ -1,7 +1,8 @@
 """
 The results of an experiment: one table on disk, in long format, from which its page is made.
 
-A row has the run, the seed, the factors that the experiment varies, the retrieval set, the context, and a value.
+A row has a value and what it belongs to: mostly the run, the seed, the factors that the experiment varies, the
+retrieval set and the context.
 """
 
 import csv

@@ -193,9 +193,17 @@ def test_averaged_weights_lie_between_the_start_and_the_end(workspace, config, s
     start = load_model(config, workspace.load_encoder(config)).state_dict()
     trained = load_file(train_run(workspace, config) / "model.safetensors")
     assert any(not torch.equal(start[name], value) for name, value in trained.items())
-    model = load_averaged_model(workspace, config, share, pooling="context_frequency", frequency_scale=0.2)
-    averaged = model.state_dict()
+    averaged = load_averaged_model(workspace, config, share).state_dict()
     assert averaged.keys() >= trained.keys()
     for name, value in trained.items():
         assert torch.allclose(averaged[name], (1 - share) * start[name] + share * value, atol=1e-7)
-    assert model.config.pooling == "context_frequency"
+
+
+def test_a_share_of_the_trained_weights_is_a_share(workspace, config):
+    with pytest.raises(ValueError, match="between 0 and 1, got 1.5"):
+        load_averaged_model(workspace, config, 1.5)
+
+
+def test_an_unknown_way_to_use_a_model_is_refused(workspace, config, evaluation):
+    with pytest.raises(ValueError, match="cannot be scored as `frequency pooled`. Use one of plain, whitened"):
+        score_model(workspace, workspace.load_encoder(config), evaluation, "frequency pooled")
