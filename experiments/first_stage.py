@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, base_run
+from main_table import EVALUATION, short_run
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
 from runner.table import Row, markdown_table, pivot, seed_means, select, show
@@ -15,7 +15,7 @@ NUM_TOKENS = 1536  # of all of them
 
 def run_layers(setting: Setting) -> list[Row]:
     """T1's model in prefix attention, with fewer layers in its first stage."""
-    runs = {base_run(first_stage_layers=layers): {"layers": layers} for layers in LAYERS}
+    runs = {short_run(first_stage_layers=layers): {"layers": layers} for layers in LAYERS}
     return sweep(setting, runs, EVALUATION, ways=("contextual",))
 
 
@@ -28,8 +28,8 @@ def report_layers(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with mean pooling and contextual batches; the second stage has three layers. ± is the
-standard deviation over seeds of the mean over sets.
+T1's model in prefix attention with mean pooling and contextual batches, after half of T1's steps; the second stage has
+three layers. ± is the standard deviation over seeds of the mean over sets.
 
 {_table(rows, "layers")}
 ## Against the paper
@@ -42,7 +42,7 @@ def run_tokens(setting: Setting) -> list[Row]:
     """Few long context documents or many short ones."""
     rows = []
     for tokens in TOKENS:
-        config = base_run(context_size=NUM_TOKENS // tokens, context_max_length=tokens, batch_size=128, steps=50)
+        config = short_run(context_size=NUM_TOKENS // tokens, context_max_length=tokens)
         evaluation = replace(EVALUATION, context_size=config.context_size)
         rows += sweep(setting, {config: {"tokens": tokens}}, evaluation, ways=("contextual",))
     return rows
@@ -62,8 +62,8 @@ def report_tokens(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with mean pooling and contextual batches of 128 pairs, as many pairs as in T1. All
-context documents together have {NUM_TOKENS:,} tokens in training. When sets are scored, as many documents are read in
+T1's model in prefix attention with mean pooling and contextual batches, after half of T1's steps. All context
+documents together have {NUM_TOKENS:,} tokens in training. When sets are scored, as many documents are read in
 full length of {EVALUATION.max_length} tokens.
 
 {_table(rows, "tokens")}
@@ -86,7 +86,7 @@ LAYERS_EXPERIMENT = Experiment(
     name="F15",
     title="Layers of the first stage",
     claim="The number of layers of the first stage hardly matters.",
-    minutes=25,
+    minutes=12,
     run=run_layers,
     report=report_layers,
 )
@@ -94,7 +94,7 @@ TOKENS_EXPERIMENT = Experiment(
     name="F16",
     title="Tokens of a context document at a fixed total",
     claim="How many tokens of a context document are best depends on the set.",
-    minutes=25,
+    minutes=12,
     run=run_tokens,
     report=report_tokens,
 )

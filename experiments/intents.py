@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from contexts import contextual_runs
-from main_table import EVALUATION, base_run
+from main_table import EVALUATION, short_run
 from runner.comparison import Check, check_table, model_name, own_context
 from runner.experiment import Experiment, Page, Setting
 from runner.labelled import LabelledSet, read_labelled_sets, score_labelled
@@ -20,12 +19,19 @@ CONTEXTS = ("own", "foreign", "none")
 
 
 def run(setting: Setting) -> list[Row]:
-    """MiniLM, T1's biencoder and T1's contextual models, from contextual batches."""
+    """MiniLM, T1's biencoder and T1's model in prefix attention, from contextual batches."""
     sets = read_labelled_sets(setting.workspace.data_folder / "train" / f"{DOMAIN}.jsonl.gz", max_texts=MAX_TEXTS)
     if setting.is_quick:
         sets = [LabelledSet(each.name, each.texts[:100], each.labels[:100]) for each in sets]
-    start = base_run(architecture="biencoder")
-    runs = {start: {"architecture": "biencoder", "pooling": "mean", "batches": "contextual"}, **contextual_runs()}
+    start = short_run(architecture="biencoder")
+    runs = {
+        replace(start, architecture=architecture): {
+            "architecture": architecture,
+            "pooling": "mean",
+            "batches": "contextual",
+        }
+        for architecture in ("biencoder", "prefix")
+    }
     if setting.is_quick:
         start, runs = quick_run(start), {quick_run(config): factors for config, factors in runs.items()}
     encoders = {"start": start, start.backbone: replace(start, layers=None)}
@@ -102,12 +108,12 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-Utterances and their intents, {" and ".join(dict.fromkeys(row["set"] for row in rows))}, none of which T1's models were
-trained on: at most {MAX_TEXTS} of each intent, in two halves. As in mteb: a logistic regression on eight utterances of
-each intent in the first half, or all that there are, tested on the second; k-means of the second half with as many
-clusters as intents; ten draws of each. Context documents are {EVALUATION.context_size} utterances of the first half,
-*foreign* ones those of the other set. A mean of both sets, ± the standard deviation over seeds of the training.
-*start* is MiniLM cut to three layers, which T1's models begin with.
+Utterances and their intents, {" and ".join(dict.fromkeys(row["set"] for row in rows))}, none of which T1's models,
+here after half of their steps, were trained on: at most {MAX_TEXTS} of each intent, in two halves. As in mteb: a
+logistic regression on eight utterances of each intent in the first half, or all that there are, tested on the second;
+k-means of the second half with as many clusters as intents; ten draws of each. Context documents are
+{EVALUATION.context_size} utterances of the first half, *foreign* ones those of the other set. A mean of both sets, ±
+the standard deviation over seeds of the training. *start* is MiniLM cut to three layers, which T1's models begin with.
 
 {chr(10).join(parts)}
 ## What was expected

@@ -46,6 +46,11 @@ def base_run(**fields) -> RunConfig:
     return RunConfig(**{**defaults, **fields})
 
 
+def short_run(**fields) -> RunConfig:
+    """A run with half of this table's steps, for the experiments that vary one factor of it in many runs."""
+    return base_run(**{"steps": 50, "warmup_steps": 5, **fields})
+
+
 def runs() -> dict[RunConfig, Row]:
     """The trained models of one seed."""
     return {
