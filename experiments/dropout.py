@@ -1,6 +1,6 @@
 """dropout: what training some steps without a context gives to use without a context, and what it costs with one."""
 
-from main_table import EVALUATION, short_run
+from main_table import EVALUATION, short_run, short_setting
 from runner.comparison import Check, check_table
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
@@ -46,9 +46,10 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with context-frequency pooling in use, from contextual batches, after half of T1's
-steps, on T1's sets. With this probability a step of training has no context at all; that the null embedding stands in
-for single documents is the same in all runs. ± is the standard deviation over seeds of the mean over sets.
+T1's model in prefix attention with context-frequency pooling in use, from contextual batches,
+{short_setting()}, on T1's sets. With this probability a step of training has no context at all; that the
+null embedding stands in for single documents is the same in all runs. ± is the standard deviation over seeds of the
+mean over sets.
 
 {markdown_table(["dropout", *contexts], lines)}
 ## What was expected

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, short_run
+from main_table import EVALUATION, short_run, short_setting
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
 from runner.table import Row, markdown_table, pivot, seed_means, select, show
 
 
 LAYERS = (1, 2, 3)
-TOKENS = (48, 24, 12)  # of a context document
-NUM_TOKENS = 1536  # of all of them
+TOKENS = (32, 16, 8)  # of a context document
+NUM_TOKENS = 1024  # of all of them
 
 
 def run_layers(setting: Setting) -> list[Row]:
@@ -28,8 +28,8 @@ def report_layers(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with mean pooling and contextual batches, after half of T1's steps; the second stage has
-three layers. ± is the standard deviation over seeds of the mean over sets.
+T1's model in prefix attention with mean pooling and contextual batches, {short_setting()}; the
+second stage has three layers. ± is the standard deviation over seeds of the mean over sets.
 
 {_table(rows, "layers")}
 ## Against the paper
@@ -62,9 +62,9 @@ def report_tokens(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with mean pooling and contextual batches, after half of T1's steps. All context
-documents together have {NUM_TOKENS:,} tokens in training. When sets are scored, as many documents are read in
-full length of {EVALUATION.max_length} tokens.
+T1's model in prefix attention with mean pooling and contextual batches, {short_setting()}.
+All context documents together have {NUM_TOKENS:,} tokens in training. When sets are scored, as many documents are
+read in full length of {EVALUATION.max_length} tokens.
 
 {_table(rows, "tokens")}
 ## Against the paper

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, short_run
+from main_table import EVALUATION, short_run, short_setting
 from runner.comparison import Check, check_table, model_name, own_context
 from runner.experiment import Experiment, Page, Setting
 from runner.labelled import LabelledSet, read_labelled_sets, score_labelled
@@ -109,7 +109,7 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 Utterances and their intents, {" and ".join(dict.fromkeys(row["set"] for row in rows))}, none of which T1's models,
-here after half of their steps, were trained on: at most {MAX_TEXTS} of each intent, in two halves. As in mteb: a
+here {short_setting()}, were trained on: at most {MAX_TEXTS} of each intent, in two halves. As in mteb: a
 logistic regression on eight utterances of each intent in the first half, or all that there are, tested on the second;
 k-means of the second half with as many clusters as intents; ten draws of each. Context documents are
 {EVALUATION.context_size} utterances of the first half, *foreign* ones those of the other set. A mean of both sets, ±

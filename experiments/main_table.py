@@ -47,8 +47,14 @@ def base_run(**fields) -> RunConfig:
 
 
 def short_run(**fields) -> RunConfig:
-    """A run with half of this table's steps, for the experiments that vary one factor of it in many runs."""
-    return base_run(**{"steps": 50, "warmup_steps": 5, **fields})
+    """A run with half of this table's steps, on shorter texts, for the experiments that vary one factor of it."""
+    return base_run(**{"steps": 50, "warmup_steps": 5, "max_length": 32, **fields})
+
+
+def short_setting() -> str:
+    """What such a run has less of, for the pages."""
+    short, base = short_run(), base_run()
+    return f"{short.steps} steps (T1: {base.steps}) on texts of {short.max_length} tokens (T1: {base.max_length})"
 
 
 def runs() -> dict[RunConfig, Row]:

@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run
+from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
@@ -60,10 +60,10 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-The biencoder of T1 from contextual batches, on T1's pairs and sets, after half of its steps. A document
-is left out of a query's negatives if it scores at least as the positive one plus the margin, which is given in points
-of the TF-IDF cosine or as a share of the positive's score. ± is the standard deviation over seeds of the mean over
-sets.
+The biencoder of T1 from contextual batches, on T1's pairs and sets, {short_setting()}. A
+document is left out of a query's negatives if it scores at least as the positive one plus the margin, which is given
+in points of the TF-IDF cosine or as a share of the positive's score. ± is the standard deviation over seeds of the
+mean over sets.
 
 {markdown_table(["filter", "filtered", *header], lines)}
 ## What was expected

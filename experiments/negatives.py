@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run
+from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
@@ -44,8 +44,8 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-The biencoder of T1 from contextual batches with the filter, on T1's pairs and sets, after half of its steps. The
-negatives of a pair are the documents of its domain that TF-IDF scores highest for its query among those that score
+The biencoder of T1 from contextual batches with the filter, on T1's pairs and sets, {short_setting()}.
+The negatives of a pair are the documents of its domain that TF-IDF scores highest for its query among those that score
 below its own document, so that the filter leaves none of them out for that query; they are negatives of all queries of
 the batch. A step reads 64 pairs in all runs, and the mined negatives beside them. *accuracy*: share of the queries in
 training whose own document scores highest. ± is the standard deviation over seeds of the mean over sets.
