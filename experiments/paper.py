@@ -31,6 +31,7 @@ import first_stage
 import grid
 import intents
 import joint_as_prefix
+import lexical
 import main_table
 import margins
 import movement
@@ -55,6 +56,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.LIBRARY_MATRIX,
         contexts.CURVE,
         contexts.LIBRARY_CURVE,
+        lexical.EXPERIMENT,
         batches.SIZES,
         grid.EXPERIMENT,
         batches.PACKING,

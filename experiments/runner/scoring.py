@@ -28,8 +28,17 @@ from .workspace import Workspace
 
 Scores = dict[str, dict[str, float]]  # by context and by set
 
-KINDS = ("plain", "whitened", "frequency-pooled", "contextual", "contextual, frequency-pooled")
 FREQUENCY_SCALE = 0.2  # as in `contextualize`
+LEXICAL_SIZE = 384  # as wide as the dense part of MiniLM
+
+_FREQUENCY_FIELDS = {"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE}
+# Of a biencoder, and of a contextual model with what each changes of its configuration.
+BIENCODER_KINDS = ("plain", "whitened", "frequency-pooled")
+CONTEXTUAL_KINDS = {
+    "contextual": {},
+    "contextual, frequency-pooled": _FREQUENCY_FIELDS,
+    "contextual, lexical": {**_FREQUENCY_FIELDS, "lexical_size": LEXICAL_SIZE},
+}
 SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
 _CHOICES = {"drawn": "random", "spread": "spread"}
@@ -48,7 +57,8 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
             How to score it.
         kind (`str`, *optional*, defaults to `"plain"`):
             Of a biencoder `"plain"`, `"whitened"` or `"frequency-pooled"`; of a contextual model `"contextual"`, as
-            it was trained, or `"contextual, frequency-pooled"`.
+            it was trained, `"contextual, frequency-pooled"`, or `"contextual, lexical"`, which has both this pooling
+            and a lexical part.
 
     Returns:
         `Scores`: For each context the score on each set. What has no context has `"none"`.
@@ -68,21 +78,20 @@ def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationC
 @lru_cache(maxsize=1)
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
-    if kind not in KINDS:
-        raise ValueError(f"A model cannot be scored as `{kind}`. Use one of {', '.join(KINDS)}.")
-    if kind in ("plain", "whitened"):
-        plain = _plain_embedder(folder, max_length)
-        return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
-    model = _load_model(folder, max_length)
+    if kind in CONTEXTUAL_KINDS:
+        return CDEEmbedder(_load_model(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model")
     if kind == "frequency-pooled":
-        return FrequencyPoolingEmbedder(model, "model")
-    if kind == "contextual, frequency-pooled":
-        model[0].model.config.update({"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE})
-    return CDEEmbedder(model, "model")
+        return FrequencyPoolingEmbedder(_load_model(folder, max_length), "model")
+    if kind not in BIENCODER_KINDS:
+        raise ValueError(
+            f"A model cannot be scored as `{kind}`. Use one of {', '.join([*BIENCODER_KINDS, *CONTEXTUAL_KINDS])}."
+        )
+    plain = _plain_embedder(folder, max_length)
+    return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
 
 
-def _load_model(folder: str | Path, max_length: int) -> SentenceTransformer:
-    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+def _load_model(folder: str | Path, max_length: int, **config_fields) -> SentenceTransformer:
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu", model_kwargs=config_fields)
     model.max_seq_length = max_length
     return model
 

@@ -7,14 +7,15 @@ from tqdm.auto import tqdm
 
 from .config import RunConfig
 from .experiment import Setting
-from .scoring import KINDS, Scores, score_bm25, score_model
+from .scoring import BIENCODER_KINDS, Scores, score_bm25, score_model
 from .sets import EvaluationConfig
 from .table import Row
 from .timing import announce
 from .training import train_run
 
 
-WAYS, CONTEXTUAL_WAYS = KINDS[:3], KINDS[3:]  # to use a biencoder, and a contextual model
+# Ways to use a biencoder, and a contextual model.
+WAYS, CONTEXTUAL_WAYS = BIENCODER_KINDS, ("contextual", "contextual, frequency-pooled")
 
 
 def quick_run(config: RunConfig) -> RunConfig:

@@ -68,7 +68,7 @@ def export_onnx(
         raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
     arrays = onnx_module.context_inputs(module.context)
     config = module.model.config
-    if not config.pools_by_frequency:
+    if not config.counts_tokens:
         arrays.pop("token_frequencies", None)
     folder = Path(folder)
     if folder.exists():
@@ -85,7 +85,7 @@ def export_onnx(
             new_folder / "model.onnx",
             module.tokenizer,
             max_seq_length=module.max_seq_length,
-            embedding_dimension=config.hidden_size,
+            embedding_dimension=config.embedding_size,
             context=arrays if context_as_input else None,
         )
         exported.save(str(new_folder))

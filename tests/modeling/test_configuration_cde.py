@@ -72,6 +72,13 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
             {"pooling": "context_frequency", "learn_frequency_scale": True, "frequency_scale": math.inf},
             "cannot be learned",
         ),
+        ({"lexical_size": -1}, "`lexical_size` must not be negative, got -1"),
+        (
+            {"lexical_size": 8, "lexical_weight": 0.0},
+            "`lexical_weight` must be positive, got 0.0. Use `lexical_size=0`",
+        ),
+        ({"lexical_size": 8, "frequency_scale": math.inf}, "needs a finite `frequency_scale` such as 0.2"),
+        ({"lexical_size": 8, "pooling": "relative_frequency"}, "Use `pooling='context_frequency'` or `'mean'`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
         ({"context_as_sequence": True, "context_attention": "prefix"}, "In prefix attention the context is a set"),
         ({"context_as_sequence": True, "second": "bert"}, "needs a second stage with rotary positions"),
@@ -83,11 +90,12 @@ def test_what_cannot_work_is_refused(make_config, fields, message):
         make_config(**fields)
 
 
-def test_token_frequencies_need_one_vocabulary(backbone_config):
+@pytest.mark.parametrize("fields", [{"pooling": "context_frequency"}, {"lexical_size": 8}], ids=str)
+def test_token_frequencies_need_one_vocabulary(backbone_config, fields):
     stages = {"first_stage_config": backbone_config(vocab_size=99), "second_stage_config": backbone_config()}
     CDEConfig(**stages)
-    with pytest.raises((ValueError, StrictDataclassError), match="have 99 and 100 tokens. Use backbones with one"):
-        CDEConfig(**stages, pooling="context_frequency")
+    with pytest.raises((ValueError, StrictDataclassError), match="have 99 and 100 tokens. Use one tokenizer"):
+        CDEConfig(**stages, **fields)
 
 
 def test_other_encoders_are_refused():

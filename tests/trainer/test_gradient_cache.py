@@ -105,6 +105,19 @@ def test_dropout_is_replayed(tiny, step, kind, dtype, tolerance):
     assert (without_dropout[0] - expected[0]).abs() > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["joint", "prefix"])
+def test_a_lexical_part_leaves_the_gradients_those_of_autograd(tiny, step, kind):
+    fields = {"pooling": "context_frequency", "learn_frequency_scale": True, "context_dropout_prob": 0.3}
+    losses = []
+    for width in (0, 16):
+        model = tiny.make_model(kind, dtype="float64", lexical_size=width, **fields).train()
+        encoder, size = Encoder(model, model), MiniBatchSize(3)
+        expected = gradients(model, lambda: one_graph(encoder, step, size, size))  # noqa: B023
+        assert_equal(gradients(model, lambda: cached(encoder, step, size, size)), expected, 1e-9)  # noqa: B023
+        losses.append(expected[0])
+    assert (losses[0] - losses[1]).abs() > 1e-3
+
+
 def test_without_replay_dropout_is_noticed(tiny, step, monkeypatch):
     class Forgetful(gradient_cache.RandomState):
         def replayed(self):

@@ -52,6 +52,12 @@ class CDEConfig(PreTrainedConfig):
             `math.inf` gives the plain mean.
         learn_frequency_scale (`bool`, *optional*, defaults to `False`):
             Whether `frequency_scale` is only the start of a learned value.
+        lexical_size (`int`, *optional*, defaults to `0`):
+            Width of the lexical part that stands beside the dense one in an embedding: a random sketch of the text's
+            words, the rare ones of the context counting most, with the same `a`. Without a context it is zero. 0 means
+            that embeddings have none. It needs no training and can be added to a trained model.
+        lexical_weight (`float`, *optional*, defaults to `0.3`):
+            What the cosine of the lexical parts counts beside that of the dense parts, which counts 1.
         instruction_end_id (`int`, *optional*):
             Id of the token that closes an instruction such as `search_query:`. The tokens up to its first occurrence
             are left out of the pooling, not of the attention.
@@ -105,6 +111,8 @@ class CDEConfig(PreTrainedConfig):
     pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
     frequency_scale: float | int = 0.1
     learn_frequency_scale: bool = False
+    lexical_size: int = 0
+    lexical_weight: float | int = 0.3
     instruction_end_id: int | None = None
     output_residual: bool = False
     has_first_stage: bool = True
@@ -137,9 +145,19 @@ class CDEConfig(PreTrainedConfig):
         return self.pooling != "mean"
 
     @property
+    def counts_tokens(self) -> bool:
+        """Whether an embedding needs the token frequencies of the context, for its pooling or its lexical part."""
+        return self.pools_by_frequency or self.lexical_size > 0
+
+    @property
     def hidden_size(self) -> int:
-        """Width of the embeddings."""
+        """Width of the second stage, and of the dense part of the embeddings."""
         return self.second_stage_config.hidden_size
+
+    @property
+    def embedding_size(self) -> int:
+        """Width of the embeddings: of the dense part, and of the lexical one behind it."""
+        return self.hidden_size + self.lexical_size
 
     @property
     def vocab_size(self) -> int:
@@ -202,11 +220,11 @@ class CDEConfig(PreTrainedConfig):
                 f"`pooling='{self.pooling}'`."
             )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
-        if self.pools_by_frequency and sizes[0] != sizes[1]:
+        if self.counts_tokens and sizes[0] != sizes[1]:
             raise ValueError(
-                f"`pooling='{self.pooling}'` counts the first stage's tokens for the second one, but their "
-                f"vocabularies have {sizes[0]} and {sizes[1]} tokens. Use backbones with one tokenizer, or "
-                "`pooling='mean'`."
+                f"`pooling='{self.pooling}'` with `lexical_size={self.lexical_size}` counts the first stage's tokens "
+                f"for the second one, but their vocabularies have {sizes[0]} and {sizes[1]} tokens. Use one tokenizer "
+                "for both backbones, or `pooling='mean'` and `lexical_size=0`."
             )
         if self.learn_frequency_scale and math.isinf(self.frequency_scale):
             raise ValueError("An infinite `frequency_scale` cannot be learned. Start from a finite one such as 0.1.")
@@ -214,6 +232,22 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
                 f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
+            )
+
+    def validate_lexical_part(self):
+        if self.lexical_size < 0:
+            raise ValueError(f"`lexical_size` must not be negative, got {self.lexical_size}.")
+        if not 0 < self.lexical_weight < math.inf:
+            raise ValueError(
+                f"`lexical_weight` must be positive, got {self.lexical_weight}. Use `lexical_size=0` to do without a "
+                "lexical part."
+            )
+        if self.lexical_size > 0 and math.isinf(self.frequency_scale):
+            raise ValueError("The lexical part needs a finite `frequency_scale` such as 0.2, got an infinite one.")
+        if self.lexical_size > 0 and self.pooling == "relative_frequency":
+            raise ValueError(
+                "A lexical part weighs tokens by the context alone, got `pooling='relative_frequency'`. Use "
+                "`pooling='context_frequency'` or `'mean'`."
             )
 
     def validate_separate_context(self):

@@ -20,6 +20,7 @@ from .configuration_cde import CDEConfig
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
 from .fingerprint import fingerprint, is_named
 from .first_stage import FirstStage
+from .lexical import draw_signs
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
 from .sentence_transformers_folder import find_encoder_folder
@@ -31,7 +32,7 @@ class CDEOutput(ModelOutput):
     Output of [`CDEModel`]. Each part is there if the inputs allowed to compute it.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(batch_size, hidden_size)`, *optional*):
+        embeddings (`torch.Tensor` of shape `(batch_size, embedding_size)`, *optional*):
             Embeddings of the texts, not normalised.
         context_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
             First-stage vectors of the context documents.
@@ -73,6 +74,7 @@ class CDEModel(PreTrainedModel):
     base_model_prefix = "cde"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    _keys_to_ignore_on_load_missing = [r"lexical_signs"]  # drawn, always the same
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -95,6 +97,9 @@ class CDEModel(PreTrainedModel):
                     initialization.zeros_(projection.weight)
             if self.config.pooling == "relative_frequency":
                 initialization.zeros_(module.background_frequencies)
+            if self.config.lexical_size > 0:
+                signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
+                initialization.copy_(module.lexical_signs, signs)
             if self.config.learn_frequency_scale:
                 scale = torch.tensor(float(self.config.frequency_scale))
                 initialization.copy_(module.log_frequency_scale, scale.log())
@@ -213,7 +218,7 @@ class CDEModel(PreTrainedModel):
         if context_input_ids is not None:
             self._check_first_stage()
             dataset_embeddings = self.first_stage_model(context_input_ids, context_attention_mask)
-            if input_ids is not None and self.config.pools_by_frequency:
+            if input_ids is not None and self.config.counts_tokens:
                 token_frequencies = self._count_token_frequencies(context_input_ids, context_attention_mask)
         is_context_alone = input_ids is None and context_input_ids is not None
         if self.config.context_attention == "prefix" and context_block is None and not is_context_alone:
@@ -257,7 +262,7 @@ class CDEModel(PreTrainedModel):
         embeddings = torch.cat([self.encode_context_documents(ids, mask) for ids, mask in mini_batches])
         context = CorpusContext(
             embeddings,
-            self._count_token_frequencies(input_ids, attention_mask) if self.config.pools_by_frequency else None,
+            self._count_token_frequencies(input_ids, attention_mask) if self.config.counts_tokens else None,
             first_stage_fingerprint=fingerprint(self.first_stage_model),
             second_stage_fingerprint=fingerprint(self.second_stage_model),
             documents=documents,
@@ -306,7 +311,7 @@ class CDEModel(PreTrainedModel):
                 Result of [`CDEModel.encode_context`]. Defaults to no context.
 
         Returns:
-            `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
+            `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
         """
         return self.embed_texts(input_ids, attention_mask, context=context)
 

@@ -15,6 +15,7 @@ from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
+from .lexical import draw_signs, lexical_sketch
 from .pooling import pooling_weights
 
 
@@ -41,6 +42,8 @@ class SecondStage(nn.Module):
             )
         if config.pooling == "relative_frequency":
             self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
+        if config.lexical_size > 0:
+            self.register_buffer("lexical_signs", draw_signs(config.vocab_size, config.lexical_size))
         if config.learn_frequency_scale:
             self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
@@ -78,7 +81,7 @@ class SecondStage(nn.Module):
                 Result of [`SecondStage.encode_block`], which brings its own token frequencies.
 
         Returns:
-            `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
+            `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
         """
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         if self.config.context_attention == "prefix":
@@ -108,7 +111,11 @@ class SecondStage(nn.Module):
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
-        return output + pooled if self.config.output_residual else output
+        output = output + pooled if self.config.output_residual else output
+        if self.config.lexical_size == 0:
+            return output
+        lexical = self._lexical_part(input_ids, attention_mask, token_frequencies, has_context)
+        return torch.cat([nn.functional.normalize(output, dim=-1), lexical.to(output.dtype)], dim=-1)
 
     def encode_block(
         self, dataset_embeddings: Tensor | None = None, token_frequencies: Tensor | None = None
@@ -180,6 +187,28 @@ class SecondStage(nn.Module):
             separate_context=self.config.separate_context,
         )
         return output.last_hidden_state
+
+    def _lexical_part(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_frequencies: Tensor | None,
+        has_context: Tensor | None,
+    ) -> Tensor:
+        """What stands behind the dense part, of shape `(batch_size, lexical_size)`; zero without a context."""
+        if token_frequencies is None:
+            return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
+        weights = pooling_weights(
+            input_ids,
+            attention_mask,
+            instruction_end_id=self.config.instruction_end_id,
+            token_frequencies=token_frequencies,
+            frequency_scale=self.frequency_scale,
+        )
+        sketch = lexical_sketch(input_ids, weights * (1 - token_frequencies)[input_ids], self.lexical_signs)
+        # A context block whose context was dropped has frequencies of zero.
+        is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
+        return self.config.lexical_weight**0.5 * sketch * is_kept
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
         """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""

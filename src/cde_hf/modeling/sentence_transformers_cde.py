@@ -159,7 +159,7 @@ class CDETransformer(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """Width of the embeddings."""
-        return self.model.config.hidden_size
+        return self.model.config.embedding_size
 
     def save(self, output_path: str, *args, safe_serialization: bool = True, **kwargs) -> None:
         """Writes model, tokenizer, settings and context, if there is one. Called by `SentenceTransformer`."""

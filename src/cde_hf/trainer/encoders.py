@@ -46,7 +46,8 @@ class Encoder:
     def __init__(self, model: nn.Module, bare_model: PreTrainedModel):
         self.model = model
         self.config: CDEConfig | None = bare_model.config if is_contextual(bare_model) else None
-        self.embedding_size: int = bare_model.config.hidden_size
+        config = bare_model.config
+        self.embedding_size: int = config.embedding_size if self.config is not None else config.hidden_size
         self.trains_first_stage = self.has_context and any(
             parameter.requires_grad for parameter in bare_model.first_stage_model.parameters()
         )
@@ -68,8 +69,8 @@ class Encoder:
         ).context_embeddings
 
     def count_tokens(self, documents: Texts) -> Tensor | None:
-        """Token frequencies of context documents, if the model pools by them."""
-        if self.config is None or not self.config.pools_by_frequency:
+        """Token frequencies of context documents, if the model needs them."""
+        if self.config is None or not self.config.counts_tokens:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 
@@ -78,7 +79,7 @@ class Encoder:
         return self.model(dataset_embeddings=embeddings, token_frequencies=token_frequencies).context_block
 
     def embed_texts(self, texts: Texts, context: StepContext) -> Tensor:
-        """Embeddings of shape `(num_texts, hidden_size)`, not normalised."""
+        """Embeddings of shape `(num_texts, embedding_size)`, not normalised."""
         inputs = {"input_ids": texts.input_ids, "attention_mask": texts.attention_mask}
         if not self.has_context:
             return mean_of_tokens(self.model(**inputs).last_hidden_state, texts.attention_mask)
