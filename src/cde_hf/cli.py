@@ -108,7 +108,8 @@ def contextualize(args: argparse.Namespace) -> None:
 
     model = SentenceTransformer(model_path(args.model))
     documents = load_documents(args.corpus)
-    contextualize_model(model, documents, size=args.size, seed=args.seed).save(str(args.output))
+    fields = {"size": args.size, "seed": args.seed, "lexical_size": args.lexical_size}
+    contextualize_model(model, documents, **fields).save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
@@ -277,6 +278,9 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--size", type=int, default=64, help="documents to draw")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.add_argument(
+        "--lexical-size", type=int, default=0, help="width of a sketch of the words to put behind the vectors"
+    )
     command.set_defaults(run=contextualize)
 
 

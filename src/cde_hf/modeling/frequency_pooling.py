@@ -3,6 +3,8 @@ Context-frequency pooling for sentence-transformers: a mean in which the common 
 
 1. `set_context` draws documents of the corpus and counts, for each token, how many of them contain it.
 2. `forward` weighs a token that a share `p` of them contains by `a / (a + p)` and takes the mean of the text's tokens.
+3. With a `lexical_size` a sketch of the text's words, weighed by the same counts, is put behind the mean
+   (`lexical.py`).
 
 Without a context it is the plain mean. A saved module brings this file and its siblings along.
 """
@@ -20,10 +22,12 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from .corpus_context import count_token_frequencies, documents_with_text, sample_documents
+from .lexical import add_lexical_part, draw_signs, lexical_sketch
 from .pooling import pooling_weights
 
 
@@ -50,6 +54,11 @@ class FrequencyPooling(Pooling):
             Whether the tokens of a prompt count.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of the documents at which a token weighs one half.
+        lexical_size (`int`, *optional*, defaults to `0`):
+            Width of a sketch of the text's words, the rare ones of the corpus counting most, that is put behind the
+            mean; 0 means none. A prompt is no part of it.
+        lexical_weight (`float`, *optional*, defaults to `0.3`):
+            What the cosine of the sketches counts beside that of the means, which counts 1.
         num_documents (`int`, *optional*, defaults to `0`):
             Number of context documents. 0 means no context: the plain mean.
         documents_hash (`str`, *optional*):
@@ -58,7 +67,15 @@ class FrequencyPooling(Pooling):
             Seed with which they were drawn.
     """
 
-    config_keys = [*Pooling.config_keys, "frequency_scale", "num_documents", "documents_hash", "seed"]
+    config_keys = [
+        *Pooling.config_keys,
+        "frequency_scale",
+        "lexical_size",
+        "lexical_weight",
+        "num_documents",
+        "documents_hash",
+        "seed",
+    ]
 
     def __init__(
         self,
@@ -67,6 +84,8 @@ class FrequencyPooling(Pooling):
         include_prompt: bool = True,
         *,
         frequency_scale: float = 0.2,
+        lexical_size: int = 0,
+        lexical_weight: float = 0.3,
         num_documents: int = 0,
         documents_hash: str | None = None,
         seed: int | None = None,
@@ -79,12 +98,21 @@ class FrequencyPooling(Pooling):
             )
         if not frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.2 if in doubt.")
+        if lexical_size < 0 or not lexical_weight > 0:
+            raise ValueError(
+                "`lexical_size` must not be negative and `lexical_weight` must be positive, got "
+                f"{lexical_size} and {lexical_weight}. Use `lexical_size=0` to do without a lexical part."
+            )
         self.frequency_scale = frequency_scale
+        self.lexical_size = lexical_size
+        self.lexical_weight = lexical_weight
+        self.pooling_output_dimension += lexical_size
         self.num_documents = num_documents
         self.documents_hash = documents_hash
         self.seed = seed
         # Number of context documents with each token: integers, which a cast of the model leaves exact.
         self.register_buffer("document_counts", None)  # (vocab_size,)
+        self.register_buffer("lexical_signs", None)  # (vocab_size, lexical_size)
         self._model: tuple[SentenceTransformer, ...] = ()  # in a tuple, for it must not become a submodule
 
     def on_model_ready(self, model: SentenceTransformer) -> None:
@@ -112,12 +140,28 @@ class FrequencyPooling(Pooling):
         if len(sample) < size:
             logger.info(f"The context has {len(sample)} documents and not {size}, for there are no more.")
         self.document_counts = self._count_documents(sample)
+        if self.lexical_size > 0:
+            signs = draw_signs(len(self.document_counts), self.lexical_size)
+            self.lexical_signs = signs.to(self.document_counts.device)
         self.num_documents = len(sample)
         self.documents_hash = _hash_texts(sample)
         self.seed = seed
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
-        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features: weighted means of the tokens."""
+        """
+        Puts `sentence_embedding` of shape `(batch_size, dim + lexical_size)` into the features: weighted means of the
+        tokens, and sketches of the words.
+        """
+        features = self._pool_tokens(features, **kwargs)
+        if self.lexical_size > 0:
+            means = features["sentence_embedding"]
+            sketches = means.new_zeros(len(means), self.lexical_size)
+            if self.document_counts is not None:
+                sketches = self._sketch_words(features)
+            features["sentence_embedding"] = add_lexical_part(means, sketches, self.lexical_weight)
+        return features
+
+    def _pool_tokens(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
         if self.document_counts is None:
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
@@ -136,7 +180,9 @@ class FrequencyPooling(Pooling):
             (Path(output_path) / _COUNTS_FILE).unlink(missing_ok=True)
         else:
             with tempfile.TemporaryDirectory(dir=output_path) as folder:
-                save_file({"document_counts": self.document_counts}, Path(folder) / _COUNTS_FILE)
+                tensors = {"document_counts": self.document_counts, "lexical_signs": self.lexical_signs}
+                given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+                save_file(given, Path(folder) / _COUNTS_FILE)
                 os.replace(Path(folder) / _COUNTS_FILE, Path(output_path) / _COUNTS_FILE)
         for path in (__file__, *get_relative_import_files(__file__)):
             shutil.copyfile(path, Path(output_path).parent / Path(path).name)
@@ -154,20 +200,39 @@ class FrequencyPooling(Pooling):
                     f"`{model_name_or_path}` has a context of {module.num_documents} documents, but no file "
                     f"`{subfolder}/{_COUNTS_FILE}`. Save the model again."
                 )
-            module.document_counts = load_file(path)["document_counts"]
+            tensors = load_file(path)
+            module.document_counts, module.lexical_signs = tensors["document_counts"], tensors.get("lexical_signs")
         return module
+
+    @property
+    def _token_frequencies(self) -> Tensor:
+        return self.document_counts.float() / self.num_documents
 
     def _token_weights(self, features: dict[str, Tensor | Any]) -> Tensor:
         input_ids = features["input_ids"]
         weights = pooling_weights(
             input_ids,
             torch.ones_like(input_ids),
-            token_frequencies=self.document_counts.float() / self.num_documents,
+            token_frequencies=self._token_frequencies,
             frequency_scale=self.frequency_scale,
         )
         if "prompt_length" not in features:
             return weights
         return weights.masked_fill(_is_prompt(features), 1 / (1 + 1 / self.frequency_scale))
+
+    def _sketch_words(self, features: dict[str, Tensor | Any]) -> Tensor:
+        input_ids = features["input_ids"]
+        weights = self._token_weights(features) * (1 - self._token_frequencies)[input_ids]
+        if "prompt_length" in features:
+            weights = weights.masked_fill(_is_prompt(features), 0.0)
+        if "cu_seq_lens_q" in features:  # all texts in one row, without padding
+            lengths = features["cu_seq_lens_q"].diff().tolist()
+            input_ids, weights = (
+                pad_sequence(each[0].split(lengths), batch_first=True) for each in (input_ids, weights)
+            )
+        else:
+            weights = weights * features["attention_mask"]
+        return lexical_sketch(input_ids, weights, self.lexical_signs)
 
     def _count_documents(self, documents: list[str]) -> Tensor:
         if not self._model:

@@ -51,4 +51,22 @@ def lexical_sketch(input_ids: Tensor, weights: Tensor, signs: Tensor) -> Tensor:
     return F.normalize(torch.einsum("bs,bsd->bd", weights / num_equal, vectors), dim=-1)
 
 
-__all__ = ["draw_signs", "lexical_sketch"]
+def add_lexical_part(dense: Tensor, sketch: Tensor, lexical_weight: float) -> Tensor:
+    """
+    Puts sketches behind dense vectors, so that the cosines of both count in one inner product.
+
+    Args:
+        dense (`torch.Tensor` of shape `(batch_size, dim)`):
+            Embeddings, of any length.
+        sketch (`torch.Tensor` of shape `(batch_size, lexical_size)`):
+            What [`lexical_sketch`] gave.
+        lexical_weight (`float`):
+            What the cosine of the sketches counts beside that of the embeddings, which counts 1.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, dim + lexical_size)`: The embeddings, not of length 1.
+    """
+    return torch.cat([F.normalize(dense, dim=-1), (lexical_weight**0.5 * sketch).to(dense.dtype)], dim=-1)
+
+
+__all__ = ["add_lexical_part", "draw_signs", "lexical_sketch"]

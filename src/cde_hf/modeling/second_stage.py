@@ -15,7 +15,7 @@ from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
-from .lexical import draw_signs, lexical_sketch
+from .lexical import add_lexical_part, draw_signs, lexical_sketch
 from .pooling import pooling_weights
 
 
@@ -114,8 +114,8 @@ class SecondStage(nn.Module):
         output = output + pooled if self.config.output_residual else output
         if self.config.lexical_size == 0:
             return output
-        lexical = self._lexical_part(input_ids, attention_mask, token_frequencies, has_context)
-        return torch.cat([nn.functional.normalize(output, dim=-1), lexical.to(output.dtype)], dim=-1)
+        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies, has_context)
+        return add_lexical_part(output, sketch, self.config.lexical_weight)
 
     def encode_block(
         self, dataset_embeddings: Tensor | None = None, token_frequencies: Tensor | None = None
@@ -188,14 +188,14 @@ class SecondStage(nn.Module):
         )
         return output.last_hidden_state
 
-    def _lexical_part(
+    def _sketch_words(
         self,
         input_ids: Tensor,
         attention_mask: Tensor,
         token_frequencies: Tensor | None,
         has_context: Tensor | None,
     ) -> Tensor:
-        """What stands behind the dense part, of shape `(batch_size, lexical_size)`; zero without a context."""
+        """Sketches of the texts' words, of shape `(batch_size, lexical_size)`; zero without a context."""
         if token_frequencies is None:
             return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
         weights = pooling_weights(
@@ -208,7 +208,7 @@ class SecondStage(nn.Module):
         sketch = lexical_sketch(input_ids, weights * (1 - token_frequencies)[input_ids], self.lexical_signs)
         # A context block whose context was dropped has frequencies of zero.
         is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
-        return self.config.lexical_weight**0.5 * sketch * is_kept
+        return sketch * is_kept
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
         """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""

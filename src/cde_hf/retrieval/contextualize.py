@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch.nn import Module
 
 from ..modeling.frequency_pooling import FrequencyPooling
 from .systems import SentenceTransformerEmbedder
@@ -35,6 +36,7 @@ def contextualize(
     *,
     size: int = 64,
     frequency_scale: float = 0.2,
+    lexical_size: int = 0,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
@@ -53,6 +55,9 @@ def contextualize(
             Number of documents to draw; all of them, if there are fewer.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of the documents at which a token weighs one half.
+        lexical_size (`int`, *optional*, defaults to `0`):
+            Width of a sketch of the text's words, the rare ones of the corpus counting most, that is put behind the
+            vectors; 0 means none.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the draw.
 
@@ -61,8 +66,13 @@ def contextualize(
     """
     name, pooling = _find_pooling(model)
     modules = OrderedDict(model.named_children())
+    if lexical_size > 0:
+        _check_nothing_reads_vectors(list(modules.values())[list(modules).index(name) + 1 :])
     modules[name] = FrequencyPooling(
-        pooling.embedding_dimension, include_prompt=pooling.include_prompt, frequency_scale=frequency_scale
+        pooling.embedding_dimension,
+        include_prompt=pooling.include_prompt,
+        frequency_scale=frequency_scale,
+        lexical_size=lexical_size,
     )
     contextualized = ContextualizedSentenceTransformer(
         modules=modules,
@@ -114,6 +124,16 @@ def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
             "frequencies. Use a model with mean pooling."
         )
     return name, pooling
+
+
+def _check_nothing_reads_vectors(modules: Sequence[Module]) -> None:
+    """Modules after the pooling must take vectors of any width."""
+    others = [type(module).__name__ for module in modules if not isinstance(module, Normalize)]
+    if others:
+        raise ValueError(
+            f"A lexical part makes the pooled vectors wider, but after its pooling this model has "
+            f"{', '.join(others)}. Use `lexical_size=0`."
+        )
 
 
 def _name_shipped_code(modules: str) -> str:
