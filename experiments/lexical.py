@@ -1,20 +1,16 @@
 """lexical: what a sketch of the words gives beside the dense vector, with own, foreign and no context."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from main_table import EVALUATION, short_run, short_setting
 from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
-from runner.config import RunConfig, hash_of
 from runner.experiment import Experiment, Page, Setting
 from runner.scoring import FREQUENCY_SCALE, LEXICAL_SIZE, score_model
 from runner.sweep import quick_evaluation, quick_run, score_rows, sweep, untrained_rows
 from runner.table import Row, select
-from runner.training import load_model
-from runner.workspace import NO_PROMPTS, Workspace
-from transformers import AutoTokenizer
+from runner.training import save_start
 
-from cde_hf import CDEConfig, save_checkpoint
+from cde_hf import CDEConfig
 
 
 WAYS = ("contextual", "contextual, frequency-pooled", "contextual, lexical")
@@ -26,7 +22,7 @@ def run(setting: Setting) -> list[Row]:
     runs = {short_run(): {"architecture": "prefix", "pooling": "mean", "batches": "contextual"}}
     rows = sweep(setting, runs, EVALUATION, ways=WAYS)
     rows += select(untrained_rows(setting, EVALUATION, short_run()), architecture="BM25")
-    config, evaluation = replace(short_run(), layers=None), EVALUATION
+    config, evaluation = replace(short_run(), layers=None, first_stage_layers=1), EVALUATION
     if setting.is_quick:
         config, evaluation = quick_run(config), quick_evaluation(evaluation)
     folder = save_start(setting.workspace, config)
@@ -35,16 +31,6 @@ def run(setting: Setting) -> list[Row]:
         pooling = way.removeprefix("contextual").removeprefix(", ") or "mean"
         rows += score_rows(score_model(setting.workspace, folder, evaluation, way), {**columns, "pooling": pooling})
     return rows
-
-
-def save_start(workspace: Workspace, config: RunConfig) -> Path:
-    """Saves the model that a run begins with, which gives its encoder's vectors. Returns the folder."""
-    encoder = workspace.load_encoder(config)
-    folder = workspace.runs / "starts" / hash_of([encoder, config.context_size])
-    if not (folder / "modules.json").exists():
-        model = load_model(replace(config, first_stage_layers=1), encoder)
-        save_checkpoint(model, AutoTokenizer.from_pretrained(encoder), folder, prompts=NO_PROMPTS, max_length=256)
-    return folder
 
 
 def report(rows: list[Row]) -> Page:
