@@ -11,7 +11,7 @@ from runner.averaging import load_averaged_model
 from runner.config import RunConfig
 from runner.experiment import Experiment, Page, Setting
 from runner.files import write_text
-from runner.scoring import FREQUENCY_SCALE, evaluate_bm25, evaluate_model
+from runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
 from runner.sets import EvaluationConfig
 from runner.sweep import WAYS, quick_evaluation, quick_run
 from runner.table import Row, markdown_table, select
@@ -31,10 +31,10 @@ FIELDS = {
     "max_length": 64,
     "steps": 150,
     "learning_rate": 2e-5,
-    "lexical_size": 768,
 }
 # Chosen on training domains, left out of a shorter training for it: docs/training.md.
 SHARE = 0.5  # of the trained weights in the average with those of MiniLM
+WAY = "contextual, lexical"  # to use it, and its start
 MAX_LENGTH = 256  # at the test: that of MiniLM
 FORUMS = "redditforum-"  # the sets whose source, though not whose forums, is that of training domains
 
@@ -50,8 +50,7 @@ def build_model(workspace: Workspace, config: RunConfig) -> Path:
     """Trains the run, averages it with its start, and saves it as it is to be used. Returns the folder."""
     trained = train_run(workspace, config)
     folder = workspace.runs / "best" / f"{trained.name}-{SHARE:g}"
-    model = load_averaged_model(workspace, config, SHARE)
-    model.config.update({"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE})
+    model = load_averaged_model(workspace, config, SHARE, **CONTEXTUAL_KINDS[WAY])
     save_checkpoint(model, AutoTokenizer.from_pretrained(trained), folder, prompts=NO_PROMPTS, max_length=MAX_LENGTH)
     return folder
 
@@ -70,7 +69,7 @@ def run(setting: Setting) -> list[Row]:
         name = START if way == "plain" else f"{START}, {way}"
         systems[name] = partial(evaluate_model, workspace, encoder, kind=way)
     start = save_start(workspace, config)
-    systems[f"{START}, lexical"] = partial(evaluate_model, workspace, start, kind="contextual, frequency-pooled")
+    systems[f"{START}, lexical"] = partial(evaluate_model, workspace, start, kind=WAY)
     systems[OURS] = partial(evaluate_model, workspace, folder, kind="contextual")
     scores = {}
     for evaluation in tqdm(evaluations, desc="Sets", unit="set"):
@@ -94,7 +93,7 @@ def make_card(folder: Path, config: RunConfig, evaluation: Evaluation) -> str:
         "batches": f"{config.steps} of {config.batch_size} pairs, from clusters of TF-IDF vectors, filtered",
         "learning rate": f"{config.learning_rate}, of new layers {config.new_layers_learning_rate}",
         "tokens read of a text in training": config.max_length,
-        "dimensions": f"{config.lexical_size} of them a sketch of the words, which is not trained",
+        "dimensions": f"{LEXICAL_SIZE} of them, the last ones, are a sketch of the words, which is not trained",
         "weights": f"{SHARE:g} of the trained ones, {1 - SHARE:g} of the encoder at the start",
     }
     facts = CardFacts(
@@ -140,12 +139,12 @@ All six layers of MiniLM in prefix attention, with a first stage of its first la
 {trained.pairs_per_domain} pairs of each domain but {" and ".join(LEFT_OUT_DOMAINS)}, whose documents are those of
 retrieval sets: {trained.steps} steps of {trained.batch_size} pairs from clusters, texts of {trained.max_length}
 tokens, {trained.context_size} context documents of the batch's domain, learning rate {trained.learning_rate}, the
-plain mean in training and context-frequency pooling in use, with a lexical part of {trained.lexical_size} dimensions
-in both. Then each weight is averaged with that of the start, which counts for {1 - SHARE:g}. One seed. *lexical* is
-the same without training: MiniLM with frequency pooling and that lexical part. Tested on all {len(sets)} sets, whole,
-on texts of {MAX_LENGTH} tokens, with {trained.context_size} context documents of the set; the same ones for whitening
-and for the frequency pooling of MiniLM. BM25 reads as much of a text. Training has other forums of Reddit, with the
-same kind of pairs as `{FORUMS}*`: on these sets the model is less far from home than on the others.
+plain mean in training; in use context-frequency pooling, and a lexical part of {LEXICAL_SIZE} dimensions. Each weight
+is then averaged with that of the start, which counts for {1 - SHARE:g}. One seed. *lexical* is the same without
+training: MiniLM with frequency pooling and that lexical part. Tested on all {len(sets)} sets, whole, on texts of
+{MAX_LENGTH} tokens, with {trained.context_size} context documents of the set; the same ones for whitening and for the
+frequency pooling of MiniLM. BM25 reads as much of a text. Training has other forums of Reddit, with the same kind of
+pairs as `{FORUMS}*`: on these sets the model is less far from home than on the others.
 
 ## NDCG@10
 

@@ -36,8 +36,6 @@ class RunConfig:
             `"mean"`, `"context_frequency"` or `"relative_frequency"`, of a contextual model.
         frequency_scale (`float`, *optional*, defaults to `0.1`):
             Scale of the frequencies in the pooling.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Width of the lexical part, of a contextual model.
         batches (`str`, *optional*, defaults to `"cluster"`):
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
         seed (`int`, *optional*, defaults to `0`):
@@ -91,7 +89,6 @@ class RunConfig:
     architecture: Architecture = "prefix"
     pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
     frequency_scale: float = 0.1
-    lexical_size: int = 0
     batches: Literal["cluster", "domain", "random"] = "cluster"
     seed: int = 0
     domains: tuple[str, ...] = DOCSTRINGS

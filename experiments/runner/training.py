@@ -41,7 +41,6 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
             context_dropout_prob=config.context_dropout,
             pooling=config.pooling,
             frequency_scale=config.frequency_scale,
-            lexical_size=config.lexical_size,
         )
     return CDEModel.from_biencoder(encoder, first_stage_layers=config.first_stage_layers, **fields)
 
