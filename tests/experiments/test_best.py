@@ -2,6 +2,7 @@
 
 from best import OURS, build_model, make_card
 from huggingface_hub import ModelCard
+from runner.scoring import LEXICAL_SIZE
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import Evaluation
@@ -10,10 +11,10 @@ from cde_hf import Evaluation
 def test_the_model_is_saved_as_it_is_used(workspace, config):
     folder = build_model(workspace, config)
     model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
-    assert model[0].model.config.pooling == "context_frequency"
+    assert (model[0].model.config.pooling, model[0].model.config.lexical_size) == ("context_frequency", LEXICAL_SIZE)
     assert model.max_seq_length == 64  # the tiny encoder has no more positions
     model[0].set_context(["A cat sleeps.", "An owl flies."])
-    assert model.encode(["The dog barks."]).shape == (1, 32)
+    assert model.encode(["The dog barks."]).shape == (1, 32 + LEXICAL_SIZE)
 
 
 def test_the_card_has_the_scores_and_the_domains(workspace, config):

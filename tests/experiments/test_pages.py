@@ -10,6 +10,7 @@ import dropout
 import grid
 import intents
 import joint_as_prefix
+import lexical
 import main_table
 import margins
 import negatives
@@ -195,6 +196,26 @@ def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
     page = joint_as_prefix.report(rows)
     assert "-3.0 ± 0.0 (contextual batches)" in page.finding
     assert "below prefix | -2.0 ± 0.0 | no |" in page.text
+
+
+def test_the_page_on_the_lexical_part_says_what_it_is_worth():
+    worth = {"mean": 0.0, "frequency-pooled": 1.0, "lexical": 3.0}
+    rows = [
+        row
+        for architecture, batches in (lexical.MINILM, lexical.TRAINED)
+        for pooling, gain in worth.items()
+        for row in context_rows(
+            ["own", "foreign", "none"],
+            lambda _, context, gain=gain: 40.0 + gain * (context == "own"),
+            architecture=architecture,
+            batches=batches,
+            pooling=pooling,
+        )
+    ]
+    page = lexical.report(rows)
+    assert "trained, lexical above frequency-pooled +2.0 ± 0.0" in page.finding
+    assert "not trained, lexical: own context above foreign +3.0 ± 0.0" in page.finding
+    assert "| prefix, lexical, contextual batches | 43.5 | 43.5 | 43.5 ± 0.7 |" in page.text
 
 
 def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
