@@ -150,10 +150,19 @@ def hash_of(identity: Any) -> str:
 
 @cache
 def source_fingerprint(folders: tuple[str, ...]) -> str:
-    """Hash of what the code in some folders of the package does; its comments and its layout do not count."""
+    """Hash of what the code in some folders of the package does."""
     package = Path(cde_hf.__file__).parent
     paths = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
-    return hash_of([ast.dump(ast.parse(path.read_text())) for path in paths if path.name not in _IDLE_FILES])
+    return hash_of([meaning_of(path.read_text()) for path in paths if path.name not in _IDLE_FILES])
+
+
+def meaning_of(source: str) -> str:
+    """Python code without its comments, its docstrings and its layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
 
 
 def file_fingerprint(path: Path) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from runner import scoring
 from runner.averaging import load_averaged_model
-from runner.config import RunConfig
+from runner.config import RunConfig, meaning_of
 from runner.experiment import Setting
 from runner.scoring import choose_context, score_model
 from runner.sets import EvaluationConfig, load_sets
@@ -50,6 +50,12 @@ def count_steps(monkeypatch):
 def test_another_run_has_another_folder(workspace, config, change):
     assert workspace.run_folder(replace(config, **change)) != workspace.run_folder(config)
     assert workspace.run_folder(replace(config)) == workspace.run_folder(config)
+
+
+def test_words_about_the_code_do_not_train_anew():
+    code = 'def double(number):\n    """Twice."""\n    return 2 * number\n'
+    assert meaning_of(code) == meaning_of("def double(number):  # two times\n\n    return 2 * number\n")
+    assert meaning_of(code) != meaning_of(code.replace("2 *", "3 *"))
 
 
 def test_other_data_make_another_run(workspace, config, write_domain):
