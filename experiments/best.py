@@ -34,7 +34,7 @@ FIELDS = {
 }
 # Chosen on training domains, left out of a shorter training for it: docs/training.md.
 SHARE = 0.5  # of the trained weights in the average with those of MiniLM
-WAY = "contextual, lexical"  # to use it, and its start
+WAY = "contextual, lexical"  # as score_model calls the way that the model and its start are used
 MAX_LENGTH = 256  # at the test: that of MiniLM
 FORUMS = "redditforum-"  # the sets whose source, though not whose forums, is that of training domains
 
@@ -93,7 +93,6 @@ def make_card(folder: Path, config: RunConfig, evaluation: Evaluation) -> str:
         "batches": f"{config.steps} of {config.batch_size} pairs, from clusters of TF-IDF vectors, filtered",
         "learning rate": f"{config.learning_rate}, of new layers {config.new_layers_learning_rate}",
         "tokens read of a text in training": config.max_length,
-        "dimensions": f"{LEXICAL_SIZE} of them, the last ones, are a sketch of the words, which is not trained",
         "weights": f"{SHARE:g} of the trained ones, {1 - SHARE:g} of the encoder at the start",
     }
     facts = CardFacts(

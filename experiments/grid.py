@@ -12,7 +12,7 @@ from runner.training import read_training
 from scipy.stats import pearsonr
 
 
-# Two lines through one point, not a whole grid: clusters and batches that are smaller or larger than T1's.
+# Two lines through the sizes of T1, not a whole grid.
 SIZES = ((64, 16), (64, 64), (64, 1024), (16, 64))  # of batches and of clusters
 NUM_PAIRS = short_run().steps * short_run().batch_size
 

@@ -29,7 +29,7 @@ from .workspace import Workspace
 Scores = dict[str, dict[str, float]]  # by context and by set
 
 FREQUENCY_SCALE = 0.2  # as in `contextualize`
-LEXICAL_SIZE = 768  # twice as wide as MiniLM: half as wide costs a quarter of a point, docs/training.md
+LEXICAL_SIZE = 768  # twice as wide as MiniLM: half as wide costs a quarter of a point, docs/contextualize.md
 
 _FREQUENCY_FIELDS = {"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE}
 # Of a biencoder, and of a contextual model with what each changes of its configuration.
@@ -105,7 +105,7 @@ def _plain_embedder(folder: str | Path, max_length: int) -> RememberingEmbedder:
 def system_fingerprint(folder: str | Path, kind: str) -> str:
     """A name for a model used in a way, whatever folder it is in."""
     fingerprints = [file_fingerprint(Path(folder) / name) for name in ("config.json", "model.safetensors")]
-    return f"{kind}-{hash_of(fingerprints)}"
+    return f"{kind}-{hash_of([*fingerprints, CONTEXTUAL_KINDS.get(kind, {})])}"
 
 
 def is_scored(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str) -> bool:

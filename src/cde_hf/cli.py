@@ -108,8 +108,10 @@ def contextualize(args: argparse.Namespace) -> None:
 
     model = SentenceTransformer(model_path(args.model))
     documents = load_documents(args.corpus)
-    fields = {"size": args.size, "seed": args.seed, "lexical_size": args.lexical_size}
-    contextualize_model(model, documents, **fields).save(str(args.output))
+    contextualized = contextualize_model(
+        model, documents, size=args.size, seed=args.seed, lexical_size=args.lexical_size
+    )
+    contextualized.save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
@@ -279,7 +281,7 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--size", type=int, default=64, help="documents to draw")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw")
     command.add_argument(
-        "--lexical-size", type=int, default=0, help="width of a sketch of the words to put behind the vectors"
+        "--lexical-size", type=int, default=0, help="width of a sketch of the words behind the vectors, 0 for none"
     )
     command.set_defaults(run=contextualize)
 

@@ -169,7 +169,7 @@ def test_without_a_context_the_lexical_part_is_zero(lexical):
 
 
 def test_a_lexical_part_of_no_width_or_weight_is_refused():
-    for fields in ({"lexical_size": -1}, {"lexical_size": 8, "lexical_weight": 0.0}):
+    for fields in ({"lexical_size": -1}, *({"lexical_size": 8, "lexical_weight": value} for value in (0.0, np.inf))):
         with pytest.raises(ValueError, match="Use `lexical_size=0` to do without"):
             FrequencyPooling(384, **fields)
 

@@ -99,8 +99,16 @@ def test_an_instruction_is_left_out_of_the_sketch(make_lexical, context_document
 
 def test_a_repeated_token_counts_once():
     signs = draw_signs(10, 16)
-    repeated = lexical_sketch(torch.tensor([[3, 4, 3, 3]]), torch.ones(1, 4), signs)
-    torch.testing.assert_close(repeated, lexical_sketch(torch.tensor([[3, 4]]), torch.ones(1, 2), signs))
+    repeated, once = (
+        lexical_sketch(torch.tensor([ids]), torch.ones(1, len(ids)), torch.zeros(10), signs)
+        for ids in ([3, 4, 3, 3], [3, 4])
+    )
+    torch.testing.assert_close(repeated, once)
+
+
+def test_the_signs_never_change():
+    signs = draw_signs(3, 8)
+    assert (signs > 0).int().tolist() == [[0, 1, 1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 1, 1, 0]]
 
 
 def test_it_can_be_added_to_a_saved_model_and_survives_the_disk(make_lexical, texts, context_documents, tmp_path):
@@ -118,5 +126,6 @@ def test_it_can_be_added_to_a_saved_model_and_survives_the_disk(make_lexical, te
 
 def test_a_cast_keeps_the_signs(make_lexical):
     model = make_lexical().to(torch.bfloat16)
+    assert "second_stage_model.lexical_signs" not in model.state_dict()
     assert model.second_stage_model.lexical_signs.dtype == torch.int8
     assert set(model.second_stage_model.lexical_signs.unique().tolist()) == {-1, 1}

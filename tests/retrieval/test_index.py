@@ -38,12 +38,14 @@ def cde_checkpoint(request, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["plain", "frequency", "cde"])
+@pytest.fixture(params=["plain", "frequency", "lexical", "cde"])
 def model(request, minilm, cde_checkpoint):
     if request.param == "plain":
         return minilm
     if request.param == "frequency":
         return contextualize(minilm, None)
+    if request.param == "lexical":
+        return contextualize(minilm, None, lexical_size=64)
     return SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
 
 
@@ -173,6 +175,30 @@ def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):
     )
     assert ids(by_texts.search(QUERIES[0])) == ids(by_origin.search(QUERIES[0]))
     assert by_origin.search(QUERIES[0])[0].text is None
+
+
+@pytest.mark.parametrize("has_context", [True, False])
+def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
+    model = contextualize(minilm, OTHERS if has_context else None, lexical_size=64)
+    index = ContextualIndex.build(model, CORPUS)
+    assert index.model.encode(QUERIES).shape[1] == 384 + 64
+    index.save(tmp_path / "index")
+    for given in (model, minilm):
+        assert ContextualIndex.load(tmp_path / "index", given).search_batch(QUERIES) == index.search_batch(QUERIES)
+    origins = [vector_origin(contextualize(minilm, OTHERS, lexical_size=size)) for size in (0, 32, 64)]
+    assert len({origin.context for origin in origins}) == 3
+
+
+def test_vectors_of_another_lexical_part_are_foreign(cde_checkpoint):
+    origins = []
+    for fields in ({}, {"lexical_size": 64}, {"lexical_size": 64, "lexical_weight": 0.5}, {"lexical_size": 32}):
+        model = SentenceTransformer(
+            str(cde_checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields | {"frequency_scale": 0.2}
+        )
+        model[0].set_context(OTHERS)
+        origins.append(vector_origin(model))
+    assert all(origins[0].differences(other) for other in origins[1:])
+    assert "lexical_weight 0.5 and not 0.3" in origins[1].differences(origins[2])
 
 
 def test_foreign_vectors_are_refused(index, frequency_model, minilm):

@@ -55,7 +55,8 @@ class CDEConfig(PreTrainedConfig):
         lexical_size (`int`, *optional*, defaults to `0`):
             Width of the lexical part that stands beside the dense one in an embedding: a random sketch of the text's
             words, the rare ones of the context counting most, with the same `a`. Without a context it is zero. 0 means
-            that embeddings have none. It needs no training and can be added to a trained model.
+            that embeddings have none. It needs no training and can be added to a trained model. Of a model with
+            prompts it needs an `instruction_end_id`, for else their words count as those of the text.
         lexical_weight (`float`, *optional*, defaults to `0.3`):
             What the cosine of the lexical parts counts beside that of the dense parts, which counts 1.
         instruction_end_id (`int`, *optional*):
@@ -239,11 +240,9 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(f"`lexical_size` must not be negative, got {self.lexical_size}.")
         if not 0 < self.lexical_weight < math.inf:
             raise ValueError(
-                f"`lexical_weight` must be positive, got {self.lexical_weight}. Use `lexical_size=0` to do without a "
-                "lexical part."
+                f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to do "
+                "without a lexical part."
             )
-        if self.lexical_size > 0 and math.isinf(self.frequency_scale):
-            raise ValueError("The lexical part needs a finite `frequency_scale` such as 0.2, got an infinite one.")
         if self.lexical_size > 0 and self.pooling == "relative_frequency":
             raise ValueError(
                 "A lexical part weighs tokens by the context alone, got `pooling='relative_frequency'`. Use "

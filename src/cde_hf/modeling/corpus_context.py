@@ -36,7 +36,7 @@ class ContextBlock:
         keys_values (`tuple`):
             For each layer a pair of tensors of shape `(1, num_heads, num_block_tokens, head_dim)`.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-            Share of the context documents that contain each token, for context-frequency pooling.
+            Share of the context documents that contain each token, for the pooling and the lexical part.
         model_fingerprint (`str`, *optional*):
             Name of the second stage that made the block. `None` within a training step, where it is not checked.
         context_hash (`str`, *optional*):

@@ -10,6 +10,7 @@ Without a context it is the plain mean. A saved module brings this file and its 
 """
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -98,9 +99,9 @@ class FrequencyPooling(Pooling):
             )
         if not frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.2 if in doubt.")
-        if lexical_size < 0 or not lexical_weight > 0:
+        if lexical_size < 0 or not 0 < lexical_weight < math.inf:
             raise ValueError(
-                "`lexical_size` must not be negative and `lexical_weight` must be positive, got "
+                "`lexical_size` must not be negative and `lexical_weight` must be positive and finite, got "
                 f"{lexical_size} and {lexical_weight}. Use `lexical_size=0` to do without a lexical part."
             )
         self.frequency_scale = frequency_scale
@@ -112,7 +113,7 @@ class FrequencyPooling(Pooling):
         self.seed = seed
         # Number of context documents with each token: integers, which a cast of the model leaves exact.
         self.register_buffer("document_counts", None)  # (vocab_size,)
-        self.register_buffer("lexical_signs", None)  # (vocab_size, lexical_size)
+        self.register_buffer("lexical_signs", None, persistent=False)  # (vocab_size, lexical_size)
         self._model: tuple[SentenceTransformer, ...] = ()  # in a tuple, for it must not become a submodule
 
     def on_model_ready(self, model: SentenceTransformer) -> None:
@@ -139,13 +140,16 @@ class FrequencyPooling(Pooling):
         sample = sample_documents(documents_with_text(documents), size, seed=seed)
         if len(sample) < size:
             logger.info(f"The context has {len(sample)} documents and not {size}, for there are no more.")
-        self.document_counts = self._count_documents(sample)
-        if self.lexical_size > 0:
-            signs = draw_signs(len(self.document_counts), self.lexical_size)
-            self.lexical_signs = signs.to(self.document_counts.device)
+        self.set_counts(self._count_documents(sample))
         self.num_documents = len(sample)
         self.documents_hash = _hash_texts(sample)
         self.seed = seed
+
+    def set_counts(self, document_counts: Tensor) -> None:
+        """Takes over the number of context documents with each token, of shape `(vocab_size,)`."""
+        self.document_counts = document_counts
+        if self.lexical_size > 0:
+            self.lexical_signs = draw_signs(len(document_counts), self.lexical_size).to(document_counts.device)
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
         """
@@ -180,9 +184,7 @@ class FrequencyPooling(Pooling):
             (Path(output_path) / _COUNTS_FILE).unlink(missing_ok=True)
         else:
             with tempfile.TemporaryDirectory(dir=output_path) as folder:
-                tensors = {"document_counts": self.document_counts, "lexical_signs": self.lexical_signs}
-                given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-                save_file(given, Path(folder) / _COUNTS_FILE)
+                save_file({"document_counts": self.document_counts}, Path(folder) / _COUNTS_FILE)
                 os.replace(Path(folder) / _COUNTS_FILE, Path(output_path) / _COUNTS_FILE)
         for path in (__file__, *get_relative_import_files(__file__)):
             shutil.copyfile(path, Path(output_path).parent / Path(path).name)
@@ -200,8 +202,7 @@ class FrequencyPooling(Pooling):
                     f"`{model_name_or_path}` has a context of {module.num_documents} documents, but no file "
                     f"`{subfolder}/{_COUNTS_FILE}`. Save the model again."
                 )
-            tensors = load_file(path)
-            module.document_counts, module.lexical_signs = tensors["document_counts"], tensors.get("lexical_signs")
+            module.set_counts(load_file(path)["document_counts"])
         return module
 
     @property
@@ -222,7 +223,7 @@ class FrequencyPooling(Pooling):
 
     def _sketch_words(self, features: dict[str, Tensor | Any]) -> Tensor:
         input_ids = features["input_ids"]
-        weights = self._token_weights(features) * (1 - self._token_frequencies)[input_ids]
+        weights = self._token_weights(features)
         if "prompt_length" in features:
             weights = weights.masked_fill(_is_prompt(features), 0.0)
         if "cu_seq_lens_q" in features:  # all texts in one row, without padding
@@ -232,7 +233,7 @@ class FrequencyPooling(Pooling):
             )
         else:
             weights = weights * features["attention_mask"]
-        return lexical_sketch(input_ids, weights, self.lexical_signs)
+        return lexical_sketch(input_ids, weights, self._token_frequencies, self.lexical_signs)
 
     def _count_documents(self, documents: list[str]) -> Tensor:
         if not self._model:

@@ -8,18 +8,20 @@ The lexical part of an embedding: which words a text has, those that are rare in
    shrinks with the root of their width, the cosine of the two bags of words.
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def draw_signs(vocab_size: int, lexical_size: int) -> Tensor:
-    """Random signs of shape `(vocab_size, lexical_size)`, the same ones for every model of these sizes."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 2, (vocab_size, lexical_size), generator=generator, dtype=torch.int8) * 2 - 1
+    """Random signs of shape `(vocab_size, lexical_size)`, the same ones wherever and whenever they are drawn."""
+    # Of NumPy's generators, this one alone is promised never to change.
+    words = np.frombuffer(np.random.RandomState(0).bytes(4 * vocab_size * lexical_size), dtype="<u4")
+    return torch.from_numpy((words & 1).astype(np.int8) * 2 - 1).view(vocab_size, lexical_size)
 
 
-def lexical_sketch(input_ids: Tensor, weights: Tensor, signs: Tensor) -> Tensor:
+def lexical_sketch(input_ids: Tensor, weights: Tensor, token_frequencies: Tensor, signs: Tensor) -> Tensor:
     """
     Sketches of the words of texts.
 
@@ -27,7 +29,9 @@ def lexical_sketch(input_ids: Tensor, weights: Tensor, signs: Tensor) -> Tensor:
         input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
             Token ids.
         weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight of each token, the same for equal tokens of a text unless it is zero.
+            Weight `a / (a + p)` of each token, or zero for a token that does not count.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`):
+            Share `p` of the context documents that contain each token.
         signs (`torch.Tensor` of shape `(vocab_size, lexical_size)`):
             Vector of each token of the vocabulary.
 
@@ -37,18 +41,21 @@ def lexical_sketch(input_ids: Tensor, weights: Tensor, signs: Tensor) -> Tensor:
     Example:
 
     ```python
-    >>> signs = draw_signs(10, 64)
-    >>> ones = torch.ones(1, 3)
-    >>> once, twice = (lexical_sketch(torch.tensor([ids]), ones, signs) for ids in ([4, 5, 6], [6, 5, 4]))
-    >>> torch.allclose(once, twice)
+    >>> signs, weights, frequencies = draw_signs(10, 64), torch.ones(1, 3), torch.zeros(10)
+    >>> texts = torch.tensor([[4, 5, 6]]), torch.tensor([[6, 5, 4]])
+    >>> one, other = (lexical_sketch(text, weights, frequencies, signs) for text in texts)
+    >>> torch.allclose(one, other)
     True
 
     ```
     """
-    is_equal = input_ids.unsqueeze(2) == input_ids.unsqueeze(1)  # (batch_size, sequence_length, sequence_length)
-    num_equal = (is_equal & (weights > 0).unsqueeze(1)).sum(dim=2).clamp(min=1)
+    # Equal tokens side by side, and those that do not count in front: the first of each kind counts.
+    sorted_ids, order = torch.where(weights > 0, input_ids, -1).sort(dim=1)
+    is_first = F.pad(sorted_ids[:, 1:] != sorted_ids[:, :-1], (1, 0), value=True)
+    input_ids = input_ids.gather(1, order)
+    weights = weights.gather(1, order) * is_first * (1 - token_frequencies)[input_ids]
     vectors = signs[input_ids].to(weights.dtype)  # (batch_size, sequence_length, lexical_size)
-    return F.normalize(torch.einsum("bs,bsd->bd", weights / num_equal, vectors), dim=-1)
+    return F.normalize(torch.einsum("bs,bsd->bd", weights, vectors), dim=-1)
 
 
 def add_lexical_part(dense: Tensor, sketch: Tensor, lexical_weight: float) -> Tensor:

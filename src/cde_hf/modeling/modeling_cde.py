@@ -3,7 +3,7 @@ Contextual document embeddings: a first stage embeds context documents, a second
 
 1. First stage: backbone, mean over the tokens, two-layer head: one or more vectors per context document.
 2. Second stage: `[context vectors][soft prompt][text tokens]` through a backbone, pooling over the text tokens alone,
-   two-layer head. Context and soft prompt together are called the context block.
+   two-layer head, and if wanted a lexical part behind. Context and soft prompt together are called the context block.
 
 The context is a set: its tokens have no position, and missing documents are filled up with the null embedding.
 """
@@ -74,7 +74,6 @@ class CDEModel(PreTrainedModel):
     base_model_prefix = "cde"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    _keys_to_ignore_on_load_missing = [r"lexical_signs"]  # drawn, always the same
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_flex_attn = True
@@ -338,6 +337,13 @@ class CDEModel(PreTrainedModel):
         is_ours = is_named(self.second_stage_model, context.second_stage_fingerprint)
         if self.first_stage_model is not None:
             is_ours &= is_named(self.first_stage_model, context.first_stage_fingerprint)
+        # Bare first-stage vectors, which have no fingerprint, never bring frequencies along.
+        is_whole = context.embeddings is not None and context.second_stage_fingerprint is not None
+        if is_whole and self.config.counts_tokens and context.token_frequencies is None:
+            raise ValueError(
+                "The context has no token frequencies, which this model needs for its pooling or its lexical part: it "
+                "was made when the model had neither. Encode the context again."
+            )
         if not is_ours:
             raise ValueError(
                 "The context was made by another model, or by this one before its weights were changed. Encode the "

@@ -43,7 +43,8 @@ class SecondStage(nn.Module):
         if config.pooling == "relative_frequency":
             self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
         if config.lexical_size > 0:
-            self.register_buffer("lexical_signs", draw_signs(config.vocab_size, config.lexical_size))
+            signs = draw_signs(config.vocab_size, config.lexical_size)
+            self.register_buffer("lexical_signs", signs, persistent=False)
         if config.learn_frequency_scale:
             self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
@@ -52,7 +53,7 @@ class SecondStage(nn.Module):
 
     @property
     def frequency_scale(self) -> Tensor | float:
-        """The frequency at which a token weighs one half in context-frequency pooling."""
+        """The frequency at which a token weighs one half."""
         return self.log_frequency_scale.exp() if self.config.learn_frequency_scale else self.config.frequency_scale
 
     def forward(
@@ -76,7 +77,8 @@ class SecondStage(nn.Module):
                 First-stage vectors, at most `context_size` of them; the missing ones are the null embedding. In joint
                 attention a leading batch dimension gives each text a context of its own. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Share of the context documents that contain each token. Without it the pooling is the plain mean.
+                Share of the context documents that contain each token. Without it the pooling is the plain mean and
+                the lexical part zero.
             context_block (`ContextBlock`, *optional*):
                 Result of [`SecondStage.encode_block`], which brings its own token frequencies.
 
@@ -205,7 +207,7 @@ class SecondStage(nn.Module):
             token_frequencies=token_frequencies,
             frequency_scale=self.frequency_scale,
         )
-        sketch = lexical_sketch(input_ids, weights * (1 - token_frequencies)[input_ids], self.lexical_signs)
+        sketch = lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
         # A context block whose context was dropped has frequencies of zero.
         is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
         return sketch * is_kept

@@ -128,6 +128,11 @@ class CDETransformer(InputModule):
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which hands all arguments of `encode` on."""
+        if prompt and self.model.config.lexical_size > 0 and self.model.config.instruction_end_id is None:
+            logger.warning_once(
+                f"The words of the prompt {prompt!r} count as words of the text in its lexical part. Set "
+                "`instruction_end_id` in the model's configuration to the id of the prompts' last token."
+            )
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
             texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
@@ -199,6 +204,11 @@ class CDETransformer(InputModule):
 
     def _context_of(self, dataset_embeddings: Tensor) -> CorpusContext:
         """Context of bare first-stage vectors; in prefix attention its block is kept for the calls that follow."""
+        if self.model.config.counts_tokens:
+            logger.warning_once(
+                "`dataset_embeddings` bring no token frequencies, so the pooling is the plain mean and there is no "
+                "lexical part. Call `model[0].set_context(documents)` to have both."
+            )
         vectors = torch.as_tensor(dataset_embeddings)
         if self.model.config.context_attention == "joint":
             return CorpusContext(vectors.to(self.model.device))

@@ -36,7 +36,7 @@ def contextualize(
     *,
     size: int = 64,
     frequency_scale: float = 0.2,
-    lexical_size: int = 0,
+    lexical_size: int | None = None,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
@@ -55,9 +55,9 @@ def contextualize(
             Number of documents to draw; all of them, if there are fewer.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of the documents at which a token weighs one half.
-        lexical_size (`int`, *optional*, defaults to `0`):
+        lexical_size (`int`, *optional*):
             Width of a sketch of the text's words, the rare ones of the corpus counting most, that is put behind the
-            vectors; 0 means none.
+            vectors. Defaults to none, or to what a model that was contextualized before has.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the draw.
 
@@ -66,6 +66,8 @@ def contextualize(
     """
     name, pooling = _find_pooling(model)
     modules = OrderedDict(model.named_children())
+    if lexical_size is None:
+        lexical_size = getattr(pooling, "lexical_size", 0)
     if lexical_size > 0:
         _check_nothing_reads_vectors(list(modules.values())[list(modules).index(name) + 1 :])
     modules[name] = FrequencyPooling(

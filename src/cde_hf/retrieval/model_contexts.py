@@ -10,7 +10,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -47,6 +47,10 @@ class FrequencyContext:
             Name of the documents' texts.
         seed (`int`, *optional*):
             Seed with which they were drawn.
+        lexical_size (`int`, *optional*, defaults to `0`):
+            Width of the lexical part of the vectors.
+        lexical_weight (`float`, *optional*, defaults to `0.0`):
+            What the lexical part counts beside the dense one.
     """
 
     document_counts: Tensor
@@ -54,18 +58,22 @@ class FrequencyContext:
     frequency_scale: float
     documents_hash: str | None = None
     seed: int | None = None
+    lexical_size: int = 0
+    lexical_weight: float = 0.0
 
     @property
     def hash(self) -> str:
         """A short name for the contents, the same in every process."""
-        scales = torch.tensor([self.num_documents, self.frequency_scale], dtype=torch.float32)
-        return tensor_hash(self.document_counts, scales)
+        scales = [self.num_documents, self.frequency_scale]
+        if self.lexical_size > 0:
+            scales += [self.lexical_size, self.lexical_weight]
+        return tensor_hash(self.document_counts, torch.tensor(scales, dtype=torch.float32))
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the context to one safetensors file."""
-        fields = {name: value for name, value in asdict(self).items() if name != "document_counts"}
+        settings = {name: value for name, value in asdict(self).items() if name != "document_counts"}
         counts = self.document_counts.cpu().contiguous()
-        save_file({"document_counts": counts}, path, metadata={_FREQUENCY_KIND: json.dumps(fields)})
+        save_file({"document_counts": counts}, path, metadata={_FREQUENCY_KIND: json.dumps(settings)})
 
 
 ModelContext = CorpusContext | FrequencyContext | None
@@ -78,8 +86,7 @@ def context_of(model: SentenceTransformer) -> ModelContext:
     found = _frequency_pooling(model)
     if found is None or found[1].document_counts is None:
         return None
-    names = ("document_counts", "num_documents", "frequency_scale", "documents_hash", "seed")
-    return FrequencyContext(**{name: getattr(found[1], name) for name in names})
+    return FrequencyContext(**{field.name: getattr(found[1], field.name) for field in fields(FrequencyContext)})
 
 
 def draw_context(model: SentenceTransformer, documents: Sequence[str], *, seed: int = 0) -> ModelContext:
@@ -116,7 +123,7 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
             model = contextualize(model, None)  # any mean-pooling model can read it
         name, pooling = _new_pooling(model, context)
         twin = _with_module(model, name, pooling)
-        pooling.document_counts = context.document_counts.to(model.device)
+        pooling.set_counts(context.document_counts.to(model.device))
         return twin
     if context is None and not is_contextual(model):
         return model
@@ -173,11 +180,11 @@ def _frequency_pooling(model: SentenceTransformer) -> tuple[str, nn.Module] | No
 
 def _new_pooling(model: SentenceTransformer, context: FrequencyContext | None = None) -> tuple[str, nn.Module]:
     name, pooling = _frequency_pooling(model)
-    fields = {"frequency_scale": pooling.frequency_scale}
+    names = ["frequency_scale", "lexical_size", "lexical_weight"]
     if context is not None:
-        names = ("num_documents", "frequency_scale", "documents_hash", "seed")
-        fields = {name: getattr(context, name) for name in names}
-    return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **fields)
+        names += ["num_documents", "documents_hash", "seed"]
+    settings = {name: getattr(pooling if context is None else context, name) for name in names}
+    return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **settings)
 
 
 def _with_module(model: SentenceTransformer, name: str, module: nn.Module) -> SentenceTransformer:

@@ -31,6 +31,10 @@ class VectorOrigin:
             Number of dimensions that are kept.
         similarity (`str`, *optional*, defaults to `"cosine"`):
             `"cosine"`, in which case the vectors have length 1, or `"dot"`.
+        lexical_size (`int`, *optional*, defaults to `0`):
+            Width of a CDE checkpoint's lexical part.
+        lexical_weight (`float`, *optional*, defaults to `0.0`):
+            What that part counts beside the dense one.
     """
 
     model: str
@@ -40,6 +44,8 @@ class VectorOrigin:
     document_prompt: str = ""
     truncate_dim: int | None = None
     similarity: str = "cosine"
+    lexical_size: int = 0
+    lexical_weight: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -79,7 +85,16 @@ def vector_origin(model: SentenceTransformer) -> VectorOrigin:
         document_prompt=(model.prompts[document_names[0]] or "") if document_names else "",
         truncate_dim=model.truncate_dim,
         similarity=model.similarity_fn_name,
+        **_lexical_settings(model),
     )
+
+
+def _lexical_settings(model: SentenceTransformer) -> dict[str, float]:
+    """Those of a CDE checkpoint; of other models they are part of the context."""
+    config = model[0].model.config if is_contextual(model) else None
+    if config is None or config.lexical_size == 0:
+        return {}
+    return {"lexical_size": config.lexical_size, "lexical_weight": config.lexical_weight}
 
 
 def model_fingerprint(model: SentenceTransformer) -> str:

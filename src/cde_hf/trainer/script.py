@@ -57,13 +57,6 @@ class ScriptArguments:
     frequency_scale: float = field(
         default=0.1, metadata={"help": "Scale of the frequencies in the pooling of a new contextual model."}
     )
-    lexical_size: int = field(
-        default=0,
-        metadata={
-            "help": "Width of the lexical part of a new contextual model, a sketch of the text's words behind the "
-            "dense vector. Default: none."
-        },
-    )
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
     )
@@ -128,7 +121,6 @@ class ScriptArguments:
             context_size=self.context_size,
             pooling=self.pooling,
             frequency_scale=self.frequency_scale,
-            lexical_size=self.lexical_size,
         )
         return model, tokenizer
 

@@ -78,7 +78,7 @@ def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
             Texts and context.
 
     Returns:
-        `torch.Tensor` of shape `(num_texts, hidden_size)`: The embeddings.
+        `torch.Tensor` of shape `(num_texts, embedding_size)`: The embeddings.
     """
     context = _embed_context_plainly(encoder, step.context) if encoder.has_context else StepContext()
     # Queries are short: apart from the documents they need no padding to the documents' length.
