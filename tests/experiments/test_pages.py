@@ -199,23 +199,23 @@ def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
 
 
 def test_the_page_on_the_lexical_part_says_what_it_is_worth():
-    worth = {"mean": 0.0, "frequency-pooled": 1.0, "lexical": 3.0}
+    worth = {lexical.PLAIN: 0.0, lexical.POOLED: 1.0, lexical.LEXICAL: 3.0}
     rows = [
         row
-        for architecture, batches in (lexical.MINILM, lexical.TRAINED)
-        for pooling, gain in worth.items()
+        for (architecture, pooling, batches), gain in worth.items()
         for row in context_rows(
-            ["own", "foreign", "none"],
+            ["own", "foreign"] if gain else ["none"],
             lambda _, context, gain=gain: 40.0 + gain * (context == "own"),
             architecture=architecture,
-            batches=batches,
             pooling=pooling,
+            batches=batches,
         )
+        if row["seed"] == 0
     ]
     page = lexical.report(rows)
-    assert "trained, lexical above frequency-pooled +2.0 ± 0.0" in page.finding
-    assert "not trained, lexical: own context above foreign +3.0 ± 0.0" in page.finding
-    assert "| prefix, lexical, contextual batches | 43.5 | 43.5 | 43.5 ± 0.7 |" in page.text
+    assert "lexical above frequency-pooled +2.0, lexical above the plain mean +3.0" in page.finding
+    assert "lexical, own context above foreign +3.0" in page.finding
+    assert "| all-MiniLM-L6-v2, lexical | 43.0 | 43.0 | 43.0 |" in page.text
 
 
 def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
