@@ -91,7 +91,8 @@ def context_table(rows: Sequence[Row]) -> str:
     lines = []
     for name in dict.fromkeys(model_name(row) for row in rows if row["context"] == "foreign"):
         own = [row for row in rows if model_name(row) == name]
-        lines.append([name, *(show(seed_means(select(own, context=context)).values()) for context in contexts)])
+        means = [seed_means(select(own, context=context)).values() for context in contexts]
+        lines.append([name, *(show(values) if values else "" for values in means)])
     return markdown_table(["model", *contexts], lines)
 
 
