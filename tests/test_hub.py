@@ -85,11 +85,22 @@ def test_the_calls_of_the_released_cards_work(checkpoint, model):
     np.testing.assert_allclose(embeddings[0], expected[0], atol=1e-5)
 
 
-def test_without_context_there_is_one_warning(model, monkeypatch):
-    warnings = []
-    logger = sys.modules[type(model[0]).__module__].logger
-    monkeypatch.setattr(logger, "warning", lambda text, *_, **__: warnings.append(text))
-    type(logger).warning_once.cache_clear()
+@pytest.fixture
+def watch_warnings(monkeypatch):
+    """Function that gives a list to which all warnings of a model are added from now on."""
+
+    def watch(model):
+        warnings = []
+        logger = sys.modules[type(model[0]).__module__].logger
+        monkeypatch.setattr(logger, "warning", lambda text, *_, **__: warnings.append(text))
+        type(logger).warning_once.cache_clear()
+        return warnings
+
+    return watch
+
+
+def test_without_context_there_is_one_warning(model, watch_warnings):
+    warnings = watch_warnings(model)
     for _ in range(2):
         model.encode(TEXTS, batch_size=1)
     assert len(warnings) == 1
@@ -98,18 +109,15 @@ def test_without_context_there_is_one_warning(model, monkeypatch):
 
 @pytest.fixture
 def lexical(checkpoint):
-    """The checkpoint with a lexical part, which its prompts' last token keeps their words out of."""
+    """The checkpoint with a lexical part and a context."""
     fields = {"lexical_size": 64, "frequency_scale": 0.2}
     model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields)
     model[0].set_context(CORPUS[:3])
     return model
 
 
-def test_words_of_a_prompt_are_warned_of_until_their_end_is_known(lexical, monkeypatch):
-    warnings = []
-    logger = sys.modules[type(lexical[0]).__module__].logger
-    monkeypatch.setattr(logger, "warning", lambda text, *_, **__: warnings.append(text))
-    type(logger).warning_once.cache_clear()
+def test_words_of_a_prompt_are_warned_of_until_their_end_is_known(lexical, watch_warnings):
+    warnings = watch_warnings(lexical)
     width = lexical[0].model.config.hidden_size
     plain, prompted = (lexical.encode(TEXTS, prompt_name=name)[:, width:] for name in (None, "query"))
     assert np.abs(plain - prompted).max() > 1e-3
@@ -118,11 +126,8 @@ def test_words_of_a_prompt_are_warned_of_until_their_end_is_known(lexical, monke
     np.testing.assert_allclose(plain, lexical.encode(TEXTS, prompt_name="query")[:, width:], atol=1e-6)
 
 
-def test_bare_vectors_bring_no_lexical_part_and_say_so(lexical, monkeypatch):
-    warnings = []
-    logger = sys.modules[type(lexical[0]).__module__].logger
-    monkeypatch.setattr(logger, "warning", lambda text, *_, **__: warnings.append(text))
-    type(logger).warning_once.cache_clear()
+def test_bare_vectors_bring_no_lexical_part_and_say_so(lexical, watch_warnings):
+    warnings = watch_warnings(lexical)
     vectors = lexical[0].context.embeddings
     lexical[0].set_context(None)
     embeddings = lexical.encode(TEXTS, dataset_embeddings=vectors)

@@ -90,19 +90,23 @@ def test_a_text_of_which_nothing_is_left_gives_the_zero_vector(model):
     torch.testing.assert_close(pooled, torch.zeros(1, 384), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_texts_in_one_row_are_pooled_like_padded_ones(model, include_prompt):
-    model.set_pooling_include_prompt(include_prompt)
-    features = model[0](model[0].preprocess(TEXTS, prompt="search query: "))
-    expected = model[1](dict(features))["sentence_embedding"]
+def in_one_row(features):
+    """Texts without padding, behind each other, as flash-attention takes them."""
     is_token = features["attention_mask"].bool()
-    flat = {
+    return {
         "input_ids": features["input_ids"][is_token].unsqueeze(0),
         "token_embeddings": features["token_embeddings"][is_token].unsqueeze(0),
         "cu_seq_lens_q": torch.nn.functional.pad(is_token.sum(1).cumsum(0), (1, 0)),
         "prompt_length": features["prompt_length"],
     }
-    torch.testing.assert_close(model[1](flat)["sentence_embedding"], expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_texts_in_one_row_are_pooled_like_padded_ones(model, include_prompt):
+    model.set_pooling_include_prompt(include_prompt)
+    features = model[0](model[0].preprocess(TEXTS, prompt="search query: "))
+    expected = model[1](dict(features))["sentence_embedding"]
+    torch.testing.assert_close(model[1](in_one_row(features))["sentence_embedding"], expected, atol=1e-5, rtol=0)
 
 
 def test_padding_on_the_left_changes_nothing(model):
@@ -152,14 +156,7 @@ def test_a_prompt_is_no_part_of_the_words(lexical):
 def test_words_of_texts_in_one_row_are_sketched_like_padded_ones(lexical):
     features = lexical[0](lexical[0].preprocess(TEXTS, prompt="search query: "))
     expected = lexical[1](dict(features))["sentence_embedding"]
-    is_token = features["attention_mask"].bool()
-    flat = {
-        "input_ids": features["input_ids"][is_token].unsqueeze(0),
-        "token_embeddings": features["token_embeddings"][is_token].unsqueeze(0),
-        "cu_seq_lens_q": torch.nn.functional.pad(is_token.sum(1).cumsum(0), (1, 0)),
-        "prompt_length": features["prompt_length"],
-    }
-    torch.testing.assert_close(lexical[1](flat)["sentence_embedding"], expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(lexical[1](in_one_row(features))["sentence_embedding"], expected, atol=1e-5, rtol=0)
 
 
 def test_without_a_context_the_lexical_part_is_zero(lexical):
