@@ -155,7 +155,7 @@ EXPERIMENT = Experiment(
     name="best",
     title="The best small model",
     claim="A small contextual model is at least 2.0 points above the encoder that it began with.",
-    minutes=90,
+    minutes=120,
     run=run,
     report=report,
 )
