@@ -337,17 +337,17 @@ class CDEModel(PreTrainedModel):
         is_ours = is_named(self.second_stage_model, context.second_stage_fingerprint)
         if self.first_stage_model is not None:
             is_ours &= is_named(self.first_stage_model, context.first_stage_fingerprint)
+        if not is_ours:
+            raise ValueError(
+                "The context was made by another model, or by this one before its weights were changed. Encode the "
+                "context again."
+            )
         # Bare first-stage vectors, which have no fingerprint, never bring frequencies along.
         is_whole = context.embeddings is not None and context.second_stage_fingerprint is not None
         if is_whole and self.config.counts_tokens and context.token_frequencies is None:
             raise ValueError(
                 "The context has no token frequencies, which this model needs for its pooling or its lexical part: it "
                 "was made when the model had neither. Encode the context again."
-            )
-        if not is_ours:
-            raise ValueError(
-                "The context was made by another model, or by this one before its weights were changed. Encode the "
-                "context again."
             )
 
     def _count_token_frequencies(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
