@@ -28,6 +28,7 @@ import contexts
 import divergence
 import dropout
 import first_stage
+import frequencies
 import grid
 import intents
 import joint_as_prefix
@@ -37,6 +38,7 @@ import margins
 import movement
 import negatives
 import neighbours
+import sources
 import spread
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
 from runner.workspace import Workspace
@@ -56,8 +58,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.LIBRARY_MATRIX,
         contexts.CURVE,
         contexts.LIBRARY_CURVE,
+        frequencies.EXPERIMENT,
         lexical.EXPERIMENT,
         batches.SIZES,
+        sources.EXPERIMENT,
         grid.EXPERIMENT,
         batches.PACKING,
         batches.CLUSTERINGS,

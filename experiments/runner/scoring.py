@@ -31,13 +31,13 @@ Scores = dict[str, dict[str, float]]  # by context and by set
 FREQUENCY_SCALE = 0.2  # as in `contextualize`
 LEXICAL_SIZE = 768  # twice as wide as MiniLM: half as wide costs a quarter of a point, docs/contextualize.md
 
-_FREQUENCY_FIELDS = {"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE}
+FREQUENCY_FIELDS = {"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE}
 # Of a biencoder, and of a contextual model with what each changes of its configuration.
 BIENCODER_KINDS = ("plain", "whitened", "frequency-pooled")
 CONTEXTUAL_KINDS = {
     "contextual": {},
-    "contextual, frequency-pooled": _FREQUENCY_FIELDS,
-    "contextual, lexical": {**_FREQUENCY_FIELDS, "lexical_size": LEXICAL_SIZE},
+    "contextual, frequency-pooled": FREQUENCY_FIELDS,
+    "contextual, lexical": {**FREQUENCY_FIELDS, "lexical_size": LEXICAL_SIZE},
 }
 SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
@@ -65,23 +65,23 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
     """
     scores = {}
     for single in _single_contexts(config):
-        scores |= _means(evaluate_model(workspace, folder, single, kind=kind))
+        scores |= context_means(evaluate_model(workspace, folder, single, kind=kind))
     return scores
 
 
 def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, *, kind: str) -> Evaluation:
     """Every score of a model in the one context of `config`; the arguments are those of [`score_model`]."""
     make_system = partial(load_system, folder, kind, config.max_length)
-    return _evaluate_once(workspace, make_system, config, system_fingerprint(folder, kind))
+    return evaluate_once(workspace, make_system, config, system_fingerprint(folder, kind))
 
 
 @lru_cache(maxsize=1)
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
     if kind in CONTEXTUAL_KINDS:
-        return CDEEmbedder(_load_model(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model")
+        return CDEEmbedder(load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model")
     if kind == "frequency-pooled":
-        return FrequencyPoolingEmbedder(_load_model(folder, max_length), "model")
+        return FrequencyPoolingEmbedder(load_sentence_transformer(folder, max_length), "model")
     if kind not in BIENCODER_KINDS:
         raise ValueError(
             f"A model cannot be scored as `{kind}`. Use one of {', '.join([*BIENCODER_KINDS, *CONTEXTUAL_KINDS])}."
@@ -90,7 +90,8 @@ def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     return plain if kind == "plain" else WhitenedEmbedder(plain, "model")
 
 
-def _load_model(folder: str | Path, max_length: int, **config_fields) -> SentenceTransformer:
+def load_sentence_transformer(folder: str | Path, max_length: int, **config_fields) -> SentenceTransformer:
+    """A model with some fields of its configuration changed."""
     model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu", model_kwargs=config_fields)
     model.max_seq_length = max_length
     return model
@@ -99,7 +100,7 @@ def _load_model(folder: str | Path, max_length: int, **config_fields) -> Sentenc
 @lru_cache(maxsize=1)
 def _plain_embedder(folder: str | Path, max_length: int) -> RememberingEmbedder:
     """Remembers its vectors, which are whitened next."""
-    return RememberingEmbedder(SentenceTransformerEmbedder(_load_model(folder, max_length), "model"))
+    return RememberingEmbedder(SentenceTransformerEmbedder(load_sentence_transformer(folder, max_length), "model"))
 
 
 def system_fingerprint(folder: str | Path, kind: str) -> str:
@@ -116,17 +117,18 @@ def is_scored(workspace: Workspace, folder: str | Path, config: EvaluationConfig
 
 def score_bm25(workspace: Workspace, config: EvaluationConfig) -> Scores:
     """NDCG@10 of BM25, in percent, in the form of [`score_model`]."""
-    return _means(evaluate_bm25(workspace, _single_contexts(config)[0]))
+    return context_means(evaluate_bm25(workspace, _single_contexts(config)[0]))
 
 
 def evaluate_bm25(workspace: Workspace, config: EvaluationConfig) -> Evaluation:
     """Every score of BM25; the configuration has one context, which it does not look at."""
-    return _evaluate_once(workspace, lambda: BM25("model"), config, "bm25")
+    return evaluate_once(workspace, lambda: BM25("model"), config, "bm25")
 
 
-def _evaluate_once(
+def evaluate_once(
     workspace: Workspace, make_system: Callable[[], Embedder | Ranker], config: EvaluationConfig, name: str
 ) -> Evaluation:
+    """Every score of a system, which is called `model`, in one context, kept under a name for what it is."""
     path = _scores_path(workspace, config, name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,8 @@ def _evaluate_once(
     return Evaluation.from_json(path.read_text(encoding="utf-8"))
 
 
-def _means(evaluation: Evaluation) -> Scores:
+def context_means(evaluation: Evaluation) -> Scores:
+    """NDCG@10 of a system called `model`, in percent, in the form of [`score_model`]."""
     return {
         _context_of(system): {name: 100 * evaluation.mean(system, retrieval_set=name) for name in evaluation.sets}
         for system in evaluation.systems
