@@ -1,5 +1,6 @@
 """The index: what it finds, what it refuses, and that it encodes with its own context."""
 
+import json
 from importlib.resources import files
 
 import faiss
@@ -9,7 +10,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint, vector_origin
+from cde_hf import (
+    CDEModel,
+    ContextualIndex,
+    CorpusContext,
+    VectorOrigin,
+    contextualize,
+    save_checkpoint,
+    vector_origin,
+)
 from cde_hf.retrieval import index_kinds
 from cde_hf.retrieval.flat_vectors import FlatVectors
 from cde_hf.retrieval.model_contexts import context_of, with_context
@@ -189,16 +198,32 @@ def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
     assert len({origin.context for origin in origins}) == 3
 
 
-def test_vectors_of_another_lexical_part_are_foreign(cde_checkpoint):
-    origins = []
-    for fields in ({}, {"lexical_size": 64}, {"lexical_size": 64, "lexical_weight": 0.5}, {"lexical_size": 32}):
+def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoint):
+    usual = {"context_attention": "prefix", "pooling": "context_frequency", "lexical_size": 64}
+
+    def origin_of(**fields):
         model = SentenceTransformer(
-            str(cde_checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields | {"frequency_scale": 0.2}
+            str(cde_checkpoint), trust_remote_code=True, device="cpu", model_kwargs=usual | fields
         )
         model[0].set_context(OTHERS)
-        origins.append(vector_origin(model))
-    assert all(origins[0].differences(other) for other in origins[1:])
-    assert "lexical_weight 0.5 and not 0.3" in origins[1].differences(origins[2])
+        return vector_origin(model)
+
+    origin = origin_of()
+    assert origin == VectorOrigin.from_dict(json.loads(json.dumps(origin.to_dict())))
+    for name, value, old in (
+        ("context_attention", "joint", "prefix"),
+        ("pooling", "mean", "context_frequency"),
+        ("frequency_scale", 0.2, 0.1),
+        ("lexical_size", 32, 64),
+        ("lexical_weight", 0.5, 0.3),
+    ):
+        assert f"{name} {value!r} and not {old!r}" in origin.differences(origin_of(**{name: value}))
+
+
+def test_an_origin_of_an_earlier_version_is_read(minilm):
+    origin = vector_origin(minilm)
+    stored = {name: value for name, value in origin.to_dict().items() if name != "settings"}
+    assert VectorOrigin.from_dict({**stored, "lexical_size": 0}) == origin
 
 
 def test_foreign_vectors_are_refused(index, frequency_model, minilm):

@@ -77,7 +77,7 @@ class EncodedCorpus:
     @property
     def origin(self) -> VectorOrigin:
         """Where the vectors come from."""
-        return VectorOrigin(**self.manifest["origin"])
+        return VectorOrigin.from_dict(self.manifest["origin"])
 
     @property
     def context(self) -> ModelContext:

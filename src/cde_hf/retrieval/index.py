@@ -367,7 +367,7 @@ class ContextualIndex:
         """
         folder = Path(folder)
         facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
-        origin = VectorOrigin(**facts["origin"])
+        origin = VectorOrigin.from_dict(facts["origin"])
         if model_fingerprint(model) != origin.model:
             raise ValueError(
                 f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "

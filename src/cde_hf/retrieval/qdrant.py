@@ -105,7 +105,7 @@ class QdrantIndex:
                 f"There is no whole index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
             )
-        origin = VectorOrigin(**record["origin"])
+        origin = VectorOrigin.from_dict(record["origin"])
         if model_fingerprint(model) != origin.model:
             raise ValueError(
                 f"The collection `{collection}` was made with another model ({origin.model}, this one is "

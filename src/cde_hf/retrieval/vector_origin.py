@@ -1,6 +1,6 @@
 """Where vectors come from: the model, its context and its settings. Vectors of two origins cannot be compared."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
@@ -31,10 +31,9 @@ class VectorOrigin:
             Number of dimensions that are kept.
         similarity (`str`, *optional*, defaults to `"cosine"`):
             `"cosine"`, in which case the vectors have length 1, or `"dot"`.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Width of a CDE checkpoint's lexical part.
-        lexical_weight (`float`, *optional*, defaults to `0.0`):
-            What that part counts beside the dense one.
+        settings (`dict[str, Any]`, *optional*):
+            What a CDE checkpoint's configuration says of its attention, its pooling and its lexical part, all of which
+            can be changed at the same weights. Defaults to nothing; of other models it is part of the context.
     """
 
     model: str
@@ -44,18 +43,25 @@ class VectorOrigin:
     document_prompt: str = ""
     truncate_dim: int | None = None
     similarity: str = "cosine"
-    lexical_size: int = 0
-    lexical_weight: float = 0.0
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "VectorOrigin":
+        """The origin that [`VectorOrigin.to_dict`] wrote, also in an earlier version, with other fields."""
+        return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
+
     def differences(self, other: "VectorOrigin") -> str:
         """What is not the same, in words. Empty if nothing is."""
-        mine, theirs = self.to_dict(), other.to_dict()
+        mine, theirs = ({**origin.to_dict(), **origin.settings} for origin in (self, other))
+        names = [name for name in {**mine, **theirs} if name != "settings"]
         return ", ".join(
-            f"{name} {theirs[name]!r} and not {mine[name]!r}" for name in mine if mine[name] != theirs[name]
+            f"{name} {theirs.get(name)!r} and not {mine.get(name)!r}"
+            for name in names
+            if mine.get(name) != theirs.get(name)
         )
 
 
@@ -85,16 +91,18 @@ def vector_origin(model: SentenceTransformer) -> VectorOrigin:
         document_prompt=(model.prompts[document_names[0]] or "") if document_names else "",
         truncate_dim=model.truncate_dim,
         similarity=model.similarity_fn_name,
-        **_lexical_settings(model),
+        settings=_settings(model),
     )
 
 
-def _lexical_settings(model: SentenceTransformer) -> dict[str, float]:
-    """Those of a CDE checkpoint; of other models they are part of the context."""
-    config = model[0].model.config if is_contextual(model) else None
-    if config is None or config.lexical_size == 0:
+def _settings(model: SentenceTransformer) -> dict[str, Any]:
+    if not is_contextual(model):
         return {}
-    return {"lexical_size": config.lexical_size, "lexical_weight": config.lexical_weight}
+    config = model[0].model.config
+    names = ["context_attention", "separate_context", "pooling", "instruction_end_id"]
+    names += ["frequency_scale"] * config.pools_by_frequency
+    names += ["lexical_size", "lexical_weight"] * (config.lexical_size > 0)
+    return {name: getattr(config, name) for name in names}
 
 
 def model_fingerprint(model: SentenceTransformer) -> str:
