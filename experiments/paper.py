@@ -38,6 +38,7 @@ import margins
 import movement
 import negatives
 import neighbours
+import pooling
 import sources
 import spread
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
@@ -59,6 +60,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.CURVE,
         contexts.LIBRARY_CURVE,
         frequencies.EXPERIMENT,
+        pooling.EXPERIMENT,
         lexical.EXPERIMENT,
         batches.SIZES,
         sources.EXPERIMENT,
