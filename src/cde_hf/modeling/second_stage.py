@@ -15,7 +15,7 @@ from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
-from .lexical import add_lexical_part, draw_signs, lexical_sketch
+from .lexical import add_lexical_part, lexical_sketch
 from .pooling import pooling_weights
 
 
@@ -43,7 +43,7 @@ class SecondStage(nn.Module):
         if config.pooling == "relative_frequency":
             self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
         if config.lexical_size > 0:
-            signs = draw_signs(config.vocab_size, config.lexical_size)
+            signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
             self.register_buffer("lexical_signs", signs, persistent=False)
         if config.learn_frequency_scale:
             self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
