@@ -20,7 +20,7 @@ NUM_SOFT_PROMPTS = 8
 # The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
 # scores a run: a new evaluation must not train anything again.
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
-_IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py")
+_IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py", "step_metrics.py")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ import copy
 import json
 import os
 import shutil
-import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -43,12 +41,12 @@ from .gathering import gather_rows
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
 from .mini_batches import MiniBatchSize, Texts
+from .parameter_groups import group_parameters
+from .step_metrics import StepMetrics
 from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters
 
 
 logger = logging.get_logger(__name__)
-
-_STAGES = ("first_stage_model", "second_stage_model")
 
 
 class EpochDataLoader(DataLoader):
@@ -127,8 +125,7 @@ class ContextualContrastiveTrainer(Trainer):
         self.data_collator = self._make_collator()
         if self.is_contextual:
             set_background_frequencies(self._bare_model(), self.data_collator, self._data_seed)
-        self._metrics: dict[str, list[Tensor | float]] = defaultdict(list)
-        self._last_log_time = time.perf_counter()
+        self._metrics = StepMetrics(self.accelerator)
         self._context_vectors: Tensor | None = None
         self._termination = TerminationCallback(self.accelerator)
         self.add_callback(self._termination)
@@ -211,27 +208,19 @@ class ContextualContrastiveTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """The optimizer, whose groups give the layers outside of the backbones their own learning rate if asked."""
         rate = self.args.new_layers_learning_rate
-        if rate is None or self.optimizer is not None:
+        # A plain encoder has no other layers: the parent class needs no help.
+        if rate is None or not self.is_contextual or self.optimizer is not None:
             return super().create_optimizer(model)
         model = self.model if model is None else model
-        decayed = set(self.get_decay_parameter_names(model))
-        groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                is_new = self.is_contextual and ".backbone." not in name
-                groups[is_new, name in decayed].append(parameter)
-        optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
-        self.optimizer = optimizer_class(
-            [
-                {
-                    "params": parameters,
-                    "lr": rate if is_new else self.args.learning_rate,
-                    "weight_decay": self.args.weight_decay if is_decayed else 0.0,
-                }
-                for (is_new, is_decayed), parameters in groups.items()
-            ],
-            **optimizer_kwargs,
+        groups = group_parameters(
+            model,
+            decayed=set(self.get_decay_parameter_names(model)),
+            weight_decay=self.args.weight_decay,
+            learning_rate=self.args.learning_rate,
+            new_layers_learning_rate=rate,
         )
+        optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = optimizer_class(groups, **optimizer_kwargs)
         return self.optimizer
 
     # A step
@@ -261,7 +250,7 @@ class ContextualContrastiveTrainer(Trainer):
         else:
             output = loss_function(embed_plainly(encoder, step))
         self._check_loss(output.loss, inputs)
-        self._record(output, inputs)
+        self._metrics.add_step(output, inputs)
         if self.args.caches_gradients or self._is_sharded:
             return output.loss
         return output.loss + touch_parameters(model)
@@ -326,47 +315,19 @@ class ContextualContrastiveTrainer(Trainer):
 
     # Metrics
 
-    def _record(self, output: InfoNCEOutput, inputs: Mapping[str, Any]) -> None:
-        self._metrics["accuracy"].append(output.accuracy)
-        self._metrics["mean_rank"].append(output.mean_rank)
-        self._metrics["hardness"].append(inputs["hardness"])
-        self._metrics["filtered_share"].append(inputs["filtered_share"])
-        self._metrics["num_tokens"].append(inputs["attention_mask"].sum())
-
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float | None:
         total_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         # Gradients were scaled down to the largest norm allowed: scale their parts' norms up again.
         factor = 1.0
         if grad_norm is not None and self.args.max_grad_norm > 0:
             factor = max(1.0, float(total_norm) / self.args.max_grad_norm)
-        for stage in _STAGES:
-            gradients = [
-                parameter.grad
-                for name, parameter in model.named_parameters()
-                if stage in name and parameter.grad is not None
-            ]
-            if gradients:
-                norm = nn.utils.get_total_norm(gradients)
-                self._metrics[f"grad_norm_{stage.removesuffix('_model')}"].append(norm * factor)
+        self._metrics.add_gradients(model, factor)
         return total_norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Adds the means since the last line over all processes, and the tokens per second of all of them."""
         if "loss" in logs and self._metrics:
-            names = sorted(self._metrics)
-            values = torch.tensor(
-                [[float(sum(self._metrics[name])), len(self._metrics[name])] for name in names],
-                dtype=torch.float32,
-                device=self.accelerator.device,
-            )
-            sums, counts = self.accelerator.reduce(values).unbind(dim=1)
-            means = dict(zip(names, (sums / counts).tolist(), strict=True))
-            now = time.perf_counter()
-            num_tokens = float(sums[names.index("num_tokens")])
-            del means["num_tokens"]
-            logs = {**logs, **means, "tokens_per_second": num_tokens / (now - self._last_log_time)}
-            self._last_log_time = now
-            self._metrics.clear()
+            logs = {**logs, **self._metrics.pop_means()}
         super().log(logs, start_time)
 
     def evaluate(

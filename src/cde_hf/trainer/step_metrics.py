@@ -1,0 +1,74 @@
+"""What is measured in each step, and its means over steps and processes for a line of the log."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from .losses import InfoNCEOutput
+
+
+_STAGES = ("first_stage_model", "second_stage_model")
+
+
+class StepMetrics:
+    """
+    Collects the measures of this process since the last line of the log.
+
+    Args:
+        accelerator (`Accelerator`):
+            Knows the other processes.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        self._values: dict[str, list[Tensor | float]] = defaultdict(list)
+        self._start = time.perf_counter()
+
+    def __bool__(self) -> bool:
+        """Whether there was a step since the last line."""
+        return bool(self._values)
+
+    def add_step(self, output: InfoNCEOutput, inputs: Mapping[str, Any]) -> None:
+        """Takes what the loss and the collator say of a batch."""
+        self._values["accuracy"].append(output.accuracy)
+        self._values["mean_rank"].append(output.mean_rank)
+        self._values["hardness"].append(inputs["hardness"])
+        self._values["filtered_share"].append(inputs["filtered_share"])
+        self._values["num_tokens"].append(inputs["attention_mask"].sum())
+
+    def add_gradients(self, model: nn.Module, factor: float) -> None:
+        """Takes the norms of both stages' gradients, which were divided by a factor to clip them."""
+        for stage in _STAGES:
+            gradients = [
+                parameter.grad
+                for name, parameter in model.named_parameters()
+                if stage in name and parameter.grad is not None
+            ]
+            if gradients:
+                norm = nn.utils.get_total_norm(gradients)
+                self._values[f"grad_norm_{stage.removesuffix('_model')}"].append(norm * factor)
+
+    def pop_means(self) -> dict[str, float]:
+        """The means over the steps of all processes, and the tokens per second of all of them. Begins anew."""
+        names = sorted(self._values)
+        values = torch.tensor(
+            [[float(sum(self._values[name])), len(self._values[name])] for name in names],
+            dtype=torch.float32,
+            device=self.accelerator.device,
+        )
+        sums, counts = self.accelerator.reduce(values).unbind(dim=1)
+        means = dict(zip(names, (sums / counts).tolist(), strict=True))
+        now = time.perf_counter()
+        del means["num_tokens"]
+        means["tokens_per_second"] = float(sums[names.index("num_tokens")]) / (now - self._start)
+        self._start = now
+        self._values.clear()
+        return means
+
+
+__all__ = ["StepMetrics"]
