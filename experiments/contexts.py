@@ -138,16 +138,17 @@ There, the context of the own forum is usually the best, within a point of NDCG@
     return Page("; ".join(findings) + ".", text, figures)
 
 
-def run_sizes(setting: Setting, *, runs: Callable[[], Runs], evaluation: Callable[[], EvaluationConfig]) -> list[Row]:
+def run_sizes(setting: Setting) -> list[Row]:
     """More and more documents of the own context."""
     rows = []
     for size in SIZES[:2] if setting.is_quick else SIZES:
-        sized = replace(evaluation(), contexts=("own",) if size else ("none",), context_size=size or SIZES[-1])
-        rows += [{**row, "size": size} for row in sweep(setting, runs(), sized)]
+        contexts = ("own",) if size else ("none",)
+        sized = replace(main_table.EVALUATION, contexts=contexts, context_size=size or SIZES[-1])
+        rows += [{**row, "size": size} for row in sweep(setting, contextual_runs(), sized)]
     return rows
 
 
-def report_sizes(rows: list[Row], *, introduction: str) -> Page:
+def report_sizes(rows: list[Row]) -> Page:
     """A curve for each model."""
     sizes = sorted({row["size"] for row in rows})
     figure = Figure(figsize=(5.5, 4))
@@ -166,8 +167,8 @@ def report_sizes(rows: list[Row], *, introduction: str) -> Page:
     axes.legend(fontsize=7)
     text = f"""## Setting
 
-{introduction}, with more and more documents of the set itself; the rest of the context is the null embedding. ± is the
-standard deviation over seeds.
+T1's models from contextual batches on T1's sets, with more and more documents of the set itself; the rest of the
+context is the null embedding. ± is the standard deviation over seeds.
 
 {markdown_table(["model", *(str(size) for size in sizes)], lines)}
 ## Against the paper
@@ -232,19 +233,6 @@ CURVE = Experiment(
     title="The number of context documents",
     claim="The model works with a context that is partly filled or empty, and best with a full one.",
     minutes=15,
-    run=partial(run_sizes, runs=contextual_runs, evaluation=lambda: main_table.EVALUATION),
-    report=partial(report_sizes, introduction="T1's models from contextual batches on T1's sets"),
-)
-LIBRARY_CURVE = Experiment(
-    name="F14-libraries",
-    title="The number of context documents, on libraries",
-    claim="The model works with a context that is partly filled or empty, and best with a full one.",
-    minutes=15,
-    run=partial(run_sizes, runs=library_runs, evaluation=compare.evaluation),
-    report=partial(
-        report_sizes,
-        introduction="The model of `make train` on the libraries that it was not trained on, "
-        f"{compare.NUM_QUERIES} queries each",
-    ),
-    needs="docstrings",
+    run=run_sizes,
+    report=report_sizes,
 )

@@ -58,7 +58,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.MATRIX,
         contexts.LIBRARY_MATRIX,
         contexts.CURVE,
-        contexts.LIBRARY_CURVE,
         frequencies.EXPERIMENT,
         pooling.EXPERIMENT,
         lexical.EXPERIMENT,
