@@ -98,13 +98,10 @@ def report(rows: list[Row]) -> Page:
             f"## {measure} of {task}\n\n{markdown_table(['model', *CONTEXTS], lines)}\n"
             f"By set, with the own context of what has one:\n\n{markdown_table(['model', *header], by_set)}"
         )
-    shown = [
-        check
-        for check in checks
-        if check.expectation.endswith("none") and "prefix, frequency-pooled" in check.expectation
-    ]
-    finding = "Points that the own context is worth over none: " + ", ".join(
-        f"{check} ({check.expectation.partition(':')[0].removesuffix(', contextual batches')})" for check in shown
+    shown = [check for check in checks if "prefix, frequency-pooled" in check.expectation]
+    finding = "Points that the own context is worth in prefix attention with frequency pooling: " + ", ".join(
+        f"{check} over {check.expectation.rpartition(' ')[2]} ({check.expectation.partition(',')[0]})"
+        for check in shown
     )
     text = f"""## Setting
 
