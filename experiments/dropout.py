@@ -4,7 +4,7 @@ from main_table import EVALUATION, short_run, short_setting
 from runner.comparison import Check, check_table
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
-from runner.table import Row, markdown_table, seed_means, select, show
+from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
 PROBABILITIES = (0.0, 0.1, 0.3)
@@ -29,16 +29,22 @@ def report(rows: list[Row]) -> Page:
     }
     lines = [[value, *(show(means[value, context].values()) for context in contexts)] for value in values]
 
-    def gains(low: tuple[float, str], high: tuple[float, str]) -> tuple[float, ...]:
-        return tuple(means[high][seed] - means[low][seed] for seed in means[low])
-
-    costs = {value: Check(f"{value}: own above none", gains((value, "none"), (value, "own"))) for value in values}
+    costs = {
+        value: Check(f"{value}: own above none", seed_gains(means[value, "none"], means[value, "own"]))
+        for value in values
+    }
     checks = [*costs.values()]
     for value in values[1:]:
         checks += [
-            Check(f"{value}: without a context above no dropout", gains((0.0, "none"), (value, "none"))),
-            Check(f"{value}: in the own context at most 0.3 below", gains((0.0, "own"), (value, "own")), -0.3),
-            Check(f"{value}: own above foreign", gains((value, "foreign"), (value, "own"))),
+            Check(
+                f"{value}: without a context above no dropout", seed_gains(means[0.0, "none"], means[value, "none"])
+            ),
+            Check(
+                f"{value}: in the own context at most 0.3 below",
+                seed_gains(means[0.0, "own"], means[value, "own"]),
+                -0.3,
+            ),
+            Check(f"{value}: own above foreign", seed_gains(means[value, "foreign"], means[value, "own"])),
         ]
     finding = (
         "Points of NDCG@10 that use without a context costs, by the share of steps trained without: "

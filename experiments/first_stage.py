@@ -11,13 +11,13 @@ from runner.table import Row, markdown_table, pivot, seed_means, select, show
 LAYERS = (1, 2, 3)
 TOKENS = (32, 16, 8)  # of a context document
 NUM_TOKENS = 1024  # of all of them
-SHOWN = replace(EVALUATION, contexts=("own", "none"))
+OWN_AND_NONE = replace(EVALUATION, contexts=("own", "none"))
 
 
 def run_layers(setting: Setting) -> list[Row]:
     """T1's model in prefix attention, with fewer layers in its first stage."""
     runs = {short_run(first_stage_layers=layers): {"layers": layers} for layers in LAYERS}
-    return sweep(setting, runs, SHOWN, ways=("contextual",))
+    return sweep(setting, runs, OWN_AND_NONE, ways=("contextual",))
 
 
 def report_layers(rows: list[Row]) -> Page:
@@ -44,7 +44,7 @@ def run_tokens(setting: Setting) -> list[Row]:
     rows = []
     for tokens in TOKENS:
         config = short_run(context_size=NUM_TOKENS // tokens, context_max_length=tokens)
-        evaluation = replace(SHOWN, context_size=config.context_size)
+        evaluation = replace(OWN_AND_NONE, context_size=config.context_size)
         rows += sweep(setting, {config: {"tokens": tokens}}, evaluation, ways=("contextual",))
     return rows
 

@@ -7,7 +7,7 @@ from runner.comparison import Check, check_table, model_name, own_context
 from runner.experiment import Experiment, Page, Setting
 from runner.labelled import LabelledSet, read_labelled_sets, score_labelled
 from runner.sweep import quick_run
-from runner.table import Row, markdown_table, pivot, seed_means, select, show
+from runner.table import Row, markdown_table, pivot, seed_gains, seed_means, select, show
 from runner.training import train_run
 from tqdm.auto import tqdm
 
@@ -91,7 +91,7 @@ def report(rows: list[Row]) -> Page:
             lines.append([name, *(show(means[each].values()) if means[each] else "" for each in CONTEXTS)])
             for other in ("foreign", "none"):
                 if means["own"] and means[other]:
-                    gains = tuple(means["own"][seed] - means[other][seed] for seed in means["own"])
+                    gains = seed_gains(means[other], means["own"])
                     checks.append(Check(f"{task}, {name}: own above {other}", gains))
         header, by_set = pivot(own_context(found), model_name, "set", "score")
         parts.append(

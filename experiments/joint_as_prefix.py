@@ -11,7 +11,7 @@ from runner.experiment import Experiment, Page, Setting
 from runner.files import write_json
 from runner.scoring import score_model
 from runner.sweep import quick_evaluation, score_rows, sweep
-from runner.table import Row, markdown_table, seed_means, select, show
+from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 from tqdm.auto import tqdm
 
 
@@ -64,7 +64,7 @@ def report(rows: list[Row]) -> Page:
             lines.append([name, batches, *cells])
         title = f"{batches} batches: run in prefix at most 1.0 below"
         for other in ("joint", "prefix"):
-            gains = tuple(means["joint, run in prefix"][seed] - means[other][seed] for seed in means[other])
+            gains = seed_gains(means[other], means["joint, run in prefix"])
             checks.append(Check(f"{title} {other}", gains, -1.0))
     losses = [check for check in checks if check.expectation.endswith("joint")]
     finding = (

@@ -30,6 +30,7 @@ import dropout
 import first_stage
 import frequencies
 import grid
+import groupings
 import intents
 import joint_as_prefix
 import lexical
@@ -39,7 +40,6 @@ import movement
 import negatives
 import neighbours
 import pooling
-import sources
 import spread
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
 from runner.workspace import Workspace
@@ -62,7 +62,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         pooling.EXPERIMENT,
         lexical.EXPERIMENT,
         batches.SIZES,
-        sources.EXPERIMENT,
+        groupings.EXPERIMENT,
         grid.EXPERIMENT,
         batches.PACKING,
         batches.CLUSTERINGS,

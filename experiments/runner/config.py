@@ -20,7 +20,14 @@ NUM_SOFT_PROMPTS = 8
 # The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
 # scores a run: a new evaluation must not train anything again.
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
-_IDLE_FILES = ("callbacks.py", "evaluation.py", "inspection.py", "script.py", "statistics.py", "step_metrics.py")
+_IDLE_FILES = (
+    "batching/inspection.py",
+    "batching/statistics.py",
+    "trainer/callbacks.py",
+    "trainer/evaluation.py",
+    "trainer/script.py",
+    "trainer/step_metrics.py",
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,9 @@ def source_fingerprint(folders: tuple[str, ...]) -> str:
     """Hash of what the code in some folders of the package does."""
     package = Path(cde_hf.__file__).parent
     paths = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
-    return hash_of([meaning_of(path.read_text()) for path in paths if path.name not in _IDLE_FILES])
+    return hash_of(
+        [meaning_of(path.read_text()) for path in paths if path.relative_to(package).as_posix() not in _IDLE_FILES]
+    )
 
 
 def meaning_of(source: str) -> str:

@@ -196,8 +196,13 @@ def _other_contexts(workspace: Workspace, config: EvaluationConfig) -> dict[str,
     sets = load_sets(workspace, config)
     others = {each.name: list(each.corpus.values()) for each in sets if each.name in config.contexts}
     if "training" in config.contexts:
-        others["training"] = workspace.load_pairs(config.training_domains, 1000)[0]["document"][:]
+        others["training"] = training_documents(workspace, config)
     return others
+
+
+def training_documents(workspace: Workspace, config: EvaluationConfig) -> list[str]:
+    """Documents of training pairs, from which the context `training` is drawn."""
+    return workspace.load_pairs(config.training_domains, 1000)[0]["document"][:]
 
 
 def _context_of(system: str) -> str:

@@ -50,6 +50,11 @@ def seed_means(rows: Iterable[Row], value: str = "ndcg@10") -> dict[int, float]:
     return {seed: fmean(values[seed]) for seed in sorted(values)}
 
 
+def seed_gains(low: dict[int, float], high: dict[int, float]) -> tuple[float, ...]:
+    """Points that one system is above another, seed by seed, from their means by seed."""
+    return tuple(high[seed] - low[seed] for seed in low)
+
+
 def mean_and_spread(values: Iterable[float]) -> tuple[float, float]:
     """Mean and standard deviation, which is 0 of one value."""
     values = list(values)

@@ -216,6 +216,8 @@ def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoin
         ("frequency_scale", 0.2, 0.1),
         ("lexical_size", 32, 64),
         ("lexical_weight", 0.5, 0.3),
+        ("output_residual", False, True),
+        ("context_size", 4, 3),
     ):
         assert f"{name} {value!r} and not {old!r}" in origin.differences(origin_of(**{name: value}))
 

@@ -149,6 +149,12 @@ def test_new_layers_have_their_own_learning_rate(train):
     assert set(rates.values()) == {0.25, 0.5}
 
 
+def test_a_biencoder_has_no_new_layers(tiny, train):
+    model = tiny.make_model().second_stage_model.backbone
+    trainer, _ = train(model, new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
+    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.25}
+
+
 @pytest.mark.parametrize("mini_batch_size", [None, 3])
 def test_a_frozen_first_stage_stays_as_it_is(tiny, train, mini_batch_size):
     model = tiny.make_model(dropout=0.1)

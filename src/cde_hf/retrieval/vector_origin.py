@@ -10,6 +10,17 @@ from .contextual_models import is_contextual
 from .model_contexts import context_of
 
 
+# Of a CDE configuration: what no vector depends on, or what shows in the weights.
+_IDLE_SETTINGS = (
+    "first_stage_config",
+    "second_stage_config",
+    "has_first_stage",
+    "sequence_dropout_prob",
+    "context_dropout_prob",
+    "initializer_range",
+)
+
+
 @dataclass(frozen=True)
 class VectorOrigin:
     """
@@ -32,8 +43,8 @@ class VectorOrigin:
         similarity (`str`, *optional*, defaults to `"cosine"`):
             `"cosine"`, in which case the vectors have length 1, or `"dot"`.
         settings (`dict[str, Any]`, *optional*):
-            What a CDE checkpoint's configuration says of its attention, its pooling and its lexical part, all of which
-            can be changed at the same weights. Defaults to nothing; of other models it is part of the context.
+            What a CDE checkpoint's configuration says beside its backbones, such as attention, pooling and lexical
+            part: it can be changed at the same weights. Defaults to nothing; other models have no such settings.
     """
 
     model: str
@@ -43,7 +54,7 @@ class VectorOrigin:
     document_prompt: str = ""
     truncate_dim: int | None = None
     similarity: str = "cosine"
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -51,17 +62,18 @@ class VectorOrigin:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "VectorOrigin":
-        """The origin that [`VectorOrigin.to_dict`] wrote, also in an earlier version, with other fields."""
+        """The origin that [`VectorOrigin.to_dict`] wrote. What an earlier version wrote beside is left out."""
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
     def differences(self, other: "VectorOrigin") -> str:
         """What is not the same, in words. Empty if nothing is."""
+        if bool(self.settings) != bool(other.settings):
+            return "settings that only one of both has, as between a CDE checkpoint and another model or version"
         mine, theirs = ({**origin.to_dict(), **origin.settings} for origin in (self, other))
-        names = [name for name in {**mine, **theirs} if name != "settings"]
         return ", ".join(
             f"{name} {theirs.get(name)!r} and not {mine.get(name)!r}"
-            for name in names
-            if mine.get(name) != theirs.get(name)
+            for name in {**mine, **theirs}
+            if name != "settings" and mine.get(name) != theirs.get(name)
         )
 
 
@@ -99,10 +111,7 @@ def _settings(model: SentenceTransformer) -> dict[str, Any]:
     if not is_contextual(model):
         return {}
     config = model[0].model.config
-    names = ["context_attention", "separate_context", "pooling", "instruction_end_id"]
-    names += ["frequency_scale"] * config.pools_by_frequency
-    names += ["lexical_size", "lexical_weight"] * (config.lexical_size > 0)
-    return {name: getattr(config, name) for name in names}
+    return {name: getattr(config, name) for name in type(config).__annotations__ if name not in _IDLE_SETTINGS}
 
 
 def model_fingerprint(model: SentenceTransformer) -> str:
