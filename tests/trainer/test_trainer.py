@@ -150,8 +150,7 @@ def test_new_layers_have_their_own_learning_rate(train):
 
 
 def test_a_biencoder_has_no_new_layers(tiny, train):
-    model = tiny.make_model().second_stage_model.backbone
-    trainer, _ = train(model, new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
+    trainer, _ = train(tiny.make_model("plain"), new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.25}
 
 
