@@ -61,3 +61,6 @@ def test_movement_tells_small_moves_from_large_ones():
     assert still["to_itself"] == pytest.approx(1.0) and still["nearest_is_itself"] == 1.0
     assert 0.9 < near["to_itself"] < 1.0 and near["nearest_is_itself"] == 1.0
     assert far["to_itself"] == pytest.approx(0.0) and far["nearest_is_itself"] == 0.0
+    # All move in one direction, or each in its own.
+    assert near["common_share"] > 0.9
+    assert still["common_share"] == far["common_share"] == 0.0

@@ -14,6 +14,8 @@ class ContextualTrainingArguments(TrainingArguments):
     Arguments of the [`ContextualContrastiveTrainer`], beside those of `TrainingArguments`: loss, batches, context,
     memory and optimizer. Each is described where it is defined and in `--help`.
 
+    What chose their defaults is in `docs/results/README.md`.
+
     These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 1000,
     `per_device_train_batch_size` 256, `logging_steps` 10, `save_total_limit` 2, `per_device_eval_batch_size` 32.
     Batches are always full, buffers are not broadcast between processes, and gradient checkpointing is not reentrant.
