@@ -12,7 +12,7 @@ from .table import Row, markdown_table, mean_and_spread, pivot, seed_means, sele
 
 Model = tuple[str, str, str]  # architecture, pooling, batches
 
-_BATCH_COLOURS = {"none": "lightgrey", "random": "lightsteelblue", "contextual": "steelblue"}
+_BATCH_COLOURS = {"none": "lightgrey", "random": "lightsteelblue", "domain": "cadetblue", "contextual": "steelblue"}
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,11 @@ def plot_means(rows: Sequence[Row]) -> Figure:
     axes.barh(names, [fmean(values) for values in seeds], color=[_BATCH_COLOURS[batches[name]] for name in names])
     for place, values in enumerate(seeds):
         axes.plot(values, [place] * len(values), "k.", markersize=4)
-    handles = [Patch(color=colour, label=f"{name} batches") for name, colour in _BATCH_COLOURS.items()]
-    handles[0].set_label("not trained")
+    handles = [
+        Patch(color=colour, label="not trained" if name == "none" else f"{name} batches")
+        for name, colour in _BATCH_COLOURS.items()
+        if name in batches.values()
+    ]
     axes.legend(handles=handles, loc="lower right", fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(left=max(0.0, min(value for values in seeds for value in values) - 5))
