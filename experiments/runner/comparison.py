@@ -12,7 +12,7 @@ from .table import Row, markdown_table, mean_and_spread, pivot, seed_means, sele
 
 Model = tuple[str, str, str]  # architecture, pooling, batches
 
-_BATCH_COLOURS = {"none": "lightgrey", "random": "lightsteelblue", "domain": "cadetblue", "contextual": "steelblue"}
+_BATCH_COLOURS = {"none": "lightgrey", "random": "lightsteelblue", "contextual": "steelblue"}
 
 
 @dataclass(frozen=True)
