@@ -7,7 +7,9 @@ import best
 import compare
 import contexts
 import dropout
+import frequencies
 import grid
+import groupings
 import intents
 import joint_as_prefix
 import lexical
@@ -15,6 +17,7 @@ import main_table
 import margins
 import negatives
 import paper
+import pooling
 import pytest
 import spread
 import yaml
@@ -172,6 +175,57 @@ def test_the_page_on_dropout_says_what_use_without_a_context_costs():
     assert "| 0.3: without a context above no dropout | +1.5 ± 0.0 | yes |" in page.text
 
 
+def test_the_page_on_groupings_tells_clusters_from_domains():
+    scores = {("random", "off"): 40.0, ("domain", "off"): 41.0, ("domain", "on"): 41.5, ("cluster", "on"): 43.5}
+    rows = [
+        {"seed": seed, "batches": batches, "filter": state, "set": "cacm", "hardness": 0.25, "ndcg@10": score + seed}
+        for (batches, state), score in scores.items()
+        for seed in (0, 1)
+    ]
+    page = groupings.report(rows)
+    assert "clusters above one domain, with the filter +2.0 ± 0.0" in page.finding
+    assert "| domain, filter on | 42.0 | 42.0 ± 0.7 | 0.25 |" in page.text
+
+
+def test_the_page_on_frequencies_tells_them_from_vectors():
+    scores = {
+        ("none", "none"): 36.0,
+        ("none", "own"): 41.0,
+        ("learned", "none"): 41.0,
+        ("learned", "own"): 44.0,
+        ("training", "none"): 42.0,
+        ("training", "training"): 43.0,
+        ("training", "own"): 44.0,
+        ("own", "none"): 42.5,
+        ("own", "own"): 46.0,
+    }
+    rows = [
+        {"seed": seed, "vectors": vectors, "frequencies": frequencies, "set": "cacm", "ndcg@10": score}
+        for (vectors, frequencies), score in scores.items()
+        for seed in (0, 1)
+    ]
+    page = frequencies.report(rows)
+    assert (
+        "its vectors are worth +2.0 ± 0.0" in page.finding and "its frequencies are worth +1.0 ± 0.0" in page.finding
+    )
+    assert "| of training documents | 42.0 ± 0.0 | 43.0 ± 0.0 | 44.0 ± 0.0 |" in page.text
+    assert "| own vectors above none | +5.0 ± 0.0 | yes |" in page.text
+
+
+def test_the_page_on_pooling_compares_with_frequencies_in_use_alone():
+    means = {"frequency-pooled": 44.0, "context frequency": 43.0, "relative frequency": 45.0, "mean": 41.0}
+    rows = [
+        {**row, "trained": name if name in pooling.TRAINED else "mean", "pooling": name}
+        for name, mean in means.items()
+        for row in context_rows(
+            pooling.CONTEXTS, lambda _, context, mean=mean: mean + (context == "own") * (mean - 42.0)
+        )
+    ]
+    page = pooling.report(rows)
+    assert "-2.0 ± 0.0 trained with context frequency, +2.0 ± 0.0 trained with relative frequency" in page.finding
+    assert "| relative frequency / relative frequency: own above foreign | +3.0 ± 0.0 | yes |" in page.text
+
+
 def test_the_page_on_spread_contexts_tells_draws_from_seeds():
     rows = [
         {**row, "choice": choice, "draw": draw}
@@ -230,8 +284,8 @@ def test_the_page_on_intents_says_what_the_own_context_is_worth_in_each_task():
         if row["context"] == "none" and row["seed"] == 0
     ]
     page = intents.report(rows + plain)
-    assert "+2.0 ± 0.0 (classification, prefix, frequency-pooled)" in page.finding
-    assert "-1.0 ± 0.0 (clustering, prefix, frequency-pooled)" in page.finding
+    assert "+2.0 ± 0.0 over foreign (classification), +2.0 ± 0.0 over none (classification)" in page.finding
+    assert "-1.0 ± 0.0 over none (clustering)" in page.finding
     assert "| all-MiniLM-L6-v2 |  |  | 60.0 |" in page.text
 
 
