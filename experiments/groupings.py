@@ -2,7 +2,7 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
+from main_table import EVALUATION, base_run, short_run, short_setting
 from runner.comparison import Check, check_table
 from runner.experiment import Experiment, Page, Setting
 from runner.sweep import sweep
@@ -14,15 +14,19 @@ GROUPINGS = (("random", False), ("domain", False), ("domain", True), ("cluster",
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's biencoder from batches of each kind."""
-    runs = {
-        short_run(architecture="biencoder", batches=batches, filters=filters): {
-            "batches": batches,
-            "filter": "on" if filters else "off",
+    """T1's biencoder from batches of each kind, in short; and at T1's length from those that T1 does not have."""
+    rows = []
+    # One after the other, for as quick runs some of both are the same.
+    for make, kinds in ((short_run, GROUPINGS), (base_run, [("domain", True)])):
+        runs = {
+            make(architecture="biencoder", batches=batches, filters=filters): {
+                "batches": batches,
+                "filter": "on" if filters else "off",
+                "steps": make().steps,
+            }
+            for batches, filters in kinds
         }
-        for batches, filters in GROUPINGS
-    }
-    rows = sweep(setting, runs, EVALUATION, ways=("plain",))
+        rows += sweep(setting, runs, EVALUATION, ways=("plain",))
     facts = {name: read_training(setting.workspace.runs / name) for name in {row["run"] for row in rows}}
     return [{**row, "hardness": facts[row["run"]]["hardness"]} for row in rows]
 
@@ -33,7 +37,9 @@ def report(rows: list[Row]) -> Page:
     for line in lines:
         line.append(f"{fmean(row['hardness'] for row in rows if _name(row) == line[0]):.2f}")
     means = {
-        (batches, filters): seed_means(select(rows, batches=batches, filter="on" if filters else "off"))
+        (batches, filters): seed_means(
+            select(rows, batches=batches, filter="on" if filters else "off", steps=short_run().steps)
+        )
         for batches, filters in GROUPINGS
     }
 
@@ -50,7 +56,8 @@ def report(rows: list[Row]) -> Page:
     finding = "Points of NDCG@10: " + "; ".join(f"{check.expectation} {check}" for check in checks)
     text = f"""## Setting
 
-The biencoder of T1 on T1's pairs and sets, {short_setting()}. *cluster* are T1's contextual
+The biencoder of T1 on T1's pairs and sets, {short_setting()}; the last line is at T1's
+length, on T1's texts, and stands beside the biencoders of [T1](T1.md). *cluster* are T1's contextual
 batches, *random* its random ones; *domain* fills a batch from one of the ten domains, at random. *hardness* is the
 mean TF-IDF cosine of the queries with the other pairs' documents, those that the filter leaves out included. ± is the
 standard deviation over seeds of the mean over sets.
@@ -65,7 +72,7 @@ There, clusters are made within each domain; batches of one domain without clust
 
 
 def _name(row: Row) -> str:
-    return f"{row['batches']}, filter {row['filter']}"
+    return f"{row['batches']}, filter {row['filter']}, {row['steps']} steps"
 
 
 EXPERIMENT = Experiment(

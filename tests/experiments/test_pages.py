@@ -177,14 +177,24 @@ def test_the_page_on_dropout_says_what_use_without_a_context_costs():
 
 def test_the_page_on_groupings_tells_clusters_from_domains():
     scores = {("random", "off"): 40.0, ("domain", "off"): 41.0, ("domain", "on"): 41.5, ("cluster", "on"): 43.5}
+    kinds = [(batches, state, 50, score) for (batches, state), score in scores.items()] + [("domain", "on", 100, 50.0)]
     rows = [
-        {"seed": seed, "batches": batches, "filter": state, "set": "cacm", "hardness": 0.25, "ndcg@10": score + seed}
-        for (batches, state), score in scores.items()
+        {
+            "seed": seed,
+            "batches": batches,
+            "filter": state,
+            "steps": steps,
+            "set": "cacm",
+            "hardness": 0.25,
+            "ndcg@10": score + seed,
+        }
+        for batches, state, steps, score in kinds
         for seed in (0, 1)
     ]
     page = groupings.report(rows)
     assert "clusters above one domain, with the filter +2.0 ± 0.0" in page.finding
-    assert "| domain, filter on | 42.0 | 42.0 ± 0.7 | 0.25 |" in page.text
+    assert "| domain, filter on, 50 steps | 42.0 | 42.0 ± 0.7 | 0.25 |" in page.text
+    assert "| domain, filter on, 100 steps | 50.5 | 50.5 ± 0.7 | 0.25 |" in page.text
 
 
 def test_the_page_on_frequencies_tells_them_from_vectors():
