@@ -101,12 +101,6 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
     assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()
 
 
-def test_the_graph_backend_is_an_option(pairs_file, tmp_path, capsys):
-    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
-    main(["prepare", str(pairs_file), str(tmp_path / "plan"), *options, "--backend", "graph"])
-    assert "3 clusters" in capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]

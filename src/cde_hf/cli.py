@@ -10,7 +10,6 @@ from transformers import AutoTokenizer
 from . import (
     BatchPlan,
     CDEModel,
-    GraphSettings,
     KMeansSettings,
     PairSource,
     SentenceTransformerSurrogate,
@@ -52,21 +51,13 @@ def prepare(args: argparse.Namespace) -> None:
     else:
         columns = dict(_name_and_column(pair) for pair in args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
-    if args.backend == "graph":
-        if (args.iterations, args.starts, args.spherical) != (100, 3, False):
-            raise ValueError(
-                "`--iterations`, `--starts` and `--spherical` belong to `--backend kmeans`. Leave them out."
-            )
-        clustering = GraphSettings(seed=args.seed)
-    else:
-        clustering = KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed)
     plan = prepare_batch_plan(
         dataset,
         args.plan,
         surrogate=_surrogate(args.surrogate, args),
         filter_surrogate=_surrogate(args.filter_surrogate, args) if args.filter_surrogate else None,
         cluster_size=args.cluster_size,
-        clustering=clustering,
+        clustering=KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed),
         dtype=args.dtype,
     )
     say(format_statistics(plan))
@@ -216,7 +207,6 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
     clusters.add_argument("--cluster-size", type=int, default=512, help="wanted number of pairs in a cluster")
-    clusters.add_argument("--backend", choices=["kmeans", "graph"], default="kmeans", help="how to cluster")
     clusters.add_argument("--iterations", type=int, default=100, help="iterations of k-means")
     clusters.add_argument("--starts", type=int, default=3, help="starts of k-means, of which the best counts")
     clusters.add_argument("--spherical", action="store_true", help="k-means by inner product")

@@ -14,7 +14,6 @@ from datasets import Dataset
 
 from cde_hf.batching import (
     BatchPlan,
-    GraphSettings,
     KMeansSettings,
     SentenceTransformerSurrogate,
     TfidfSurrogate,
@@ -107,14 +106,19 @@ def test_a_plan_without_domains_has_one(tmp_path):
     assert plan.domains == ["all"]
 
 
-def test_other_ways_to_cluster(pairs, tmp_path):
-    for number, clustering in enumerate((KMeansSettings(spherical=True), GraphSettings(num_neighbours=6))):
-        folder = tmp_path / str(number)
-        plan = prepare_batch_plan(
-            pairs, folder, surrogate=TfidfSurrogate(dim=16), cluster_size=30, clustering=clustering, dtype="float32"
-        )
-        assert plan.filter_queries.dtype == np.float32
-        assert plan.manifest["clustering"]["kind"] == type(clustering).__name__
+def test_settings_of_clustering_and_precision_are_kept(pairs, tmp_path):
+    clustering = KMeansSettings(spherical=True)
+    plan = prepare_batch_plan(
+        pairs,
+        tmp_path / "plan",
+        surrogate=TfidfSurrogate(dim=16),
+        cluster_size=30,
+        clustering=clustering,
+        dtype="float32",
+    )
+    assert plan.filter_queries.dtype == np.float32
+    assert plan.manifest["clustering"]["kind"] == "KMeansSettings"
+    assert plan.manifest["clustering"]["spherical"]
 
 
 def test_a_sentence_transformers_model_is_a_surrogate(pairs, tmp_path):

@@ -26,7 +26,6 @@ from ..data import check_pairs
 from ..launching import process_state
 from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
 from .clustering import KMeansSettings, cluster_pairs
-from .communities import GraphSettings, find_communities
 from .samples import collect_samples
 from .statistics import plan_statistics
 from .surrogates import Surrogate
@@ -46,7 +45,7 @@ def prepare_batch_plan(
     surrogate: Surrogate,
     filter_surrogate: Surrogate | None = None,
     cluster_size: int = 512,
-    clustering: KMeansSettings | GraphSettings | None = None,
+    clustering: KMeansSettings | None = None,
     dtype: str = "float16",
 ) -> BatchPlan:
     """
@@ -63,7 +62,7 @@ def prepare_batch_plan(
             Model whose vectors filter false negatives. Defaults to `surrogate`.
         cluster_size (`int`, *optional*, defaults to `512`):
             Wanted number of pairs in a cluster.
-        clustering (`KMeansSettings` or `GraphSettings`, *optional*):
+        clustering (`KMeansSettings`, *optional*):
             How to cluster. Defaults to paired k-means with the paper's settings.
         dtype (`str`, *optional*, defaults to `"float16"`):
             Precision of the vectors on disk, `"float16"` or `"float32"`.
@@ -222,11 +221,10 @@ def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
     return [*sample["query"], *sample["document"]]
 
 
-def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings | GraphSettings) -> None:
+def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) -> None:
     domain_ids = np.load(work / "domain_ids.npy")
     queries = np.load(work / "clustering_queries.npy", mmap_mode="r")
     documents = np.load(work / "clustering_documents.npy", mmap_mode="r")
-    cluster = cluster_pairs if isinstance(clustering, KMeansSettings) else find_communities
     order = np.argsort(domain_ids, kind="stable")
     ends = np.cumsum(np.bincount(domain_ids))
     cluster_ids = np.empty(len(domain_ids), dtype=np.int32)
@@ -238,7 +236,7 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings |
         centroids_path = work / f"domain_clusters_{domain}_centroids.npy"
         if not ids_path.exists():
             wanted = max(1, round(len(rows) / cluster_size))
-            ids, domain_centroids = cluster(queries, documents, wanted, rows=rows, settings=clustering)
+            ids, domain_centroids = cluster_pairs(queries, documents, wanted, rows=rows, settings=clustering)
             _save(centroids_path, domain_centroids)
             _save(ids_path, ids)  # last, so that its presence means that both are there
         cluster_ids[rows] = np.load(ids_path) + num_clusters
