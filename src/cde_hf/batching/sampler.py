@@ -23,8 +23,8 @@ class ClusteredBatchSampler(BatchSampler):
     """
     Batch sampler that fills each batch from one cluster, or from clusters that lie close together, of one domain.
 
-    In an epoch no pair comes twice. Lost are fewer pairs of a domain than a batch has (a shared one: that of all
-    processes), and the last incomplete round of the processes; others in each epoch.
+    No pair occurs twice in an epoch. Each epoch drops fewer than `batch_size` pairs per domain, plus the last round if
+    it cannot be dealt to every process. Which pairs are dropped changes from epoch to epoch.
 
     Args:
         plan (`BatchPlan`):
@@ -41,11 +41,8 @@ class ClusteredBatchSampler(BatchSampler):
         num_processes (`int`, *optional*, defaults to `1`):
             Number of processes that train together: the number of batches is a multiple of it.
         process_index (`int`, *optional*):
-            The process whose batches to give. Defaults to all batches, for accelerate to deal to the processes in
-            turn; shared batches need it.
-        share_batches (`bool`, *optional*, defaults to `False`):
-            Whether the processes share their negatives: then one batch of `batch_size * num_processes` neighbours is
-            cut into the processes' parts. Otherwise each process has batches of its own.
+            The process whose batches to yield. Defaults to all batches, which accelerate deals to the processes in
+            turn.
 
     Example:
 
@@ -67,7 +64,6 @@ class ClusteredBatchSampler(BatchSampler):
         seed: int = 0,
         num_processes: int = 1,
         process_index: int | None = None,
-        share_batches: bool = False,
     ):
         super().__init__(SequentialSampler(plan), batch_size=batch_size, drop_last=True)
         for name, value, choices in (
@@ -78,22 +74,19 @@ class ClusteredBatchSampler(BatchSampler):
                 raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got `{value}`.")
         if process_index is not None and not 0 <= process_index < num_processes:
             raise ValueError(f"`process_index` must be below `num_processes={num_processes}`, got {process_index}.")
-        if share_batches and num_processes > 1 and process_index is None:
-            raise ValueError("Shared batches are cut into the processes' parts: give the `process_index`.")
         self.plan = plan
         self.grouping = grouping
         self.cluster_order = cluster_order
         self.seed = seed
         self.num_processes = num_processes
         self.process_index = process_index
-        self.share_batches = share_batches
         self.epoch = 0
         self._domain_rows = self._group_by_domain()
         self._neighbours: dict[int, np.ndarray] = {}
         if len(self) == 0:
             largest = max(len(rows) for rows in self._domain_rows)
             raise ValueError(
-                f"The domains cannot fill {self._batches_per_round} batches of {self._packed_size} pairs: the largest "
+                f"The domains cannot fill {num_processes} batches of {batch_size} pairs: the largest "
                 f"of {len(self._domain_rows)} has {largest}. Lower the batch size."
             )
 
@@ -102,30 +95,17 @@ class ClusteredBatchSampler(BatchSampler):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        num_batches = sum(len(rows) // self._packed_size for rows in self._domain_rows)
-        num_batches = num_batches // self._batches_per_round * self._batches_per_round
-        return num_batches // self._batches_per_round if self.process_index is not None else num_batches
+        num_rounds = sum(len(rows) // self.batch_size for rows in self._domain_rows) // self.num_processes
+        return num_rounds if self.process_index is not None else num_rounds * self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = np.concatenate([self._pack_domain(domain) for domain in range(len(self._domain_rows))])
         order = self._generator(len(self._domain_rows)).permutation(len(batches))
-        order = order[: len(order) // self._batches_per_round * self._batches_per_round]
-        if self.process_index is None:
-            parts = slice(None)
-        elif self.share_batches:
-            parts = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
-        else:
-            order, parts = order[self.process_index :: self.num_processes], slice(None)
+        order = order[: len(order) // self.num_processes * self.num_processes]
+        if self.process_index is not None:
+            order = order[self.process_index :: self.num_processes]
         for index in order:
-            yield batches[index, parts].tolist()
-
-    @property
-    def _packed_size(self) -> int:
-        return self.batch_size * self.num_processes if self.share_batches else self.batch_size
-
-    @property
-    def _batches_per_round(self) -> int:
-        return 1 if self.share_batches else self.num_processes
+            yield batches[index].tolist()
 
     def _generator(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, stream + 1])  # a last 0 would change nothing
@@ -146,7 +126,7 @@ class ClusteredBatchSampler(BatchSampler):
             cluster_order = self._order_clusters(domain, clusters, generator)
         else:
             cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
-        packed = pack_batches(cluster_ids, self._packed_size, cluster_order=cluster_order, generator=generator)
+        packed = pack_batches(cluster_ids, self.batch_size, cluster_order=cluster_order, generator=generator)
         return rows[packed]
 
     def _order_clusters(self, domain: int, clusters: np.ndarray, generator: np.random.Generator) -> np.ndarray:
