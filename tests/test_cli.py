@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_retrieval_set
+from cde_hf import CDEModel, KMeansSettings, RetrievalSet, save_checkpoint, save_retrieval_set
 from cde_hf.cli import build_parser, main
 
 
@@ -99,6 +99,11 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
     main(["inspect", plan])
     assert "60 pairs" in capsys.readouterr().out
     assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()
+
+
+def test_prepare_has_the_defaults_of_the_library():
+    args = build_parser().parse_args(["prepare", "docstrings", "plan"])
+    assert KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed) == KMeansSettings()
 
 
 @pytest.mark.slow

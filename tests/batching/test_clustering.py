@@ -40,6 +40,20 @@ def test_the_objective_is_never_worse_than_that_of_plain_faiss(fixtures, name, s
     assert objective(centroids) <= objective(plain.centroids) * (1 + 1e-6 * np.sign(objective(plain.centroids)))
 
 
+@pytest.mark.parametrize("num_starts", [1, 2, 3, 6])
+def test_k_means_is_trained_once_for_each_start(planted, num_starts, monkeypatch):
+    trainings = []
+
+    class CountingKmeans(faiss.Kmeans):
+        def train(self, rows):
+            trainings.append(self.cp.nredo)
+            return super().train(rows)
+
+    monkeypatch.setattr(faiss, "Kmeans", CountingKmeans)
+    cluster_pairs(planted["q"], planted["d"], 8, settings=KMeansSettings(num_iterations=5, num_starts=num_starts))
+    assert sum(trainings) == num_starts
+
+
 def test_a_pair_belongs_to_the_nearest_centroid_of_document_and_query(planted):
     queries, documents = planted["q"], planted["d"]
     cluster_ids, centroids = cluster_pairs(queries, documents, 5)
