@@ -46,7 +46,7 @@ def measure(setting: Setting, batch_size: int, grouping: str = "cluster", **fiel
         rows = np.asarray(rows)
         hardness.append(float(surrogate_scores(plan, rows)[is_negative].mean()))
         if number < NUM_FILTERED_BATCHES:
-            filtered.append(float(false_negatives(rows)[is_negative].mean()))
+            filtered.append(float(false_negatives(rows)[1][is_negative].mean()))
     return {
         "hardness": float(np.mean(hardness)),
         "spread": float(np.std(hardness)),

@@ -100,7 +100,7 @@ def filter_shares(plan: BatchPlan, intents: np.ndarray, grouping: str, margin: f
         rows = np.asarray(rows)
         is_negative = ~np.eye(len(rows), dtype=bool)
         is_answer = (intents[rows][:, None] == intents[rows])[is_negative]
-        is_left_out = false_negatives(rows)[is_negative]
+        is_left_out = false_negatives(rows)[1][is_negative]
         parts = is_answer, ~is_answer, is_answer & is_left_out, ~is_answer & is_left_out
         counts += [part.sum() for part in parts]
     answers, others, found, lost = counts

@@ -6,7 +6,7 @@ import numpy as np
 from datasets import Dataset
 
 from .batch_plan import BatchPlan
-from .false_negatives import FalseNegativeFilter, surrogate_scores
+from .false_negatives import FalseNegativeFilter
 
 
 _MAX_CHARACTERS = 300
@@ -51,8 +51,8 @@ def collect_samples(
 
 def _filtered(plan: BatchPlan, dataset: Dataset, rows: np.ndarray, domain: str) -> list[dict[str, Any]]:
     """At most two documents that are left out of a batch of one cluster."""
-    scores = surrogate_scores(plan, rows)
-    queries, documents = np.nonzero(FalseNegativeFilter(plan)(rows)[:, : len(rows)])
+    scores, is_false = FalseNegativeFilter(plan)(rows)
+    queries, documents = np.nonzero(is_false[:, : len(rows)])
     found = []
     for query, document in list(zip(queries, documents, strict=True))[:2]:
         positive, other = _pair(dataset, rows[query]), _pair(dataset, rows[document])

@@ -63,12 +63,11 @@ def batch_statistics(
     sampler = ClusteredBatchSampler(plan, batch_size, grouping=grouping, cluster_order="random", seed=seed)
     false_negatives = FalseNegativeFilter(plan)
     hardness, filtered = [], defaultdict(list)
+    is_negative = ~np.eye(batch_size, dtype=bool)
     for rows in islice(sampler, num_batches):
-        rows = np.asarray(rows)
-        is_negative = ~np.eye(batch_size, dtype=bool)
-        hardness.append(surrogate_scores(plan, rows)[:, :batch_size][is_negative].mean())
-        share = false_negatives(rows)[:, :batch_size][is_negative].mean()
-        filtered[plan.domains[plan.domain_ids[rows[0]]]].append(share)
+        scores, is_false = false_negatives(rows)
+        hardness.append(scores[:, :batch_size][is_negative].mean())
+        filtered[plan.domains[plan.domain_ids[rows[0]]]].append(is_false[:, :batch_size][is_negative].mean())
     shares = [share for domain_shares in filtered.values() for share in domain_shares]
     return {
         "batch_size": batch_size,
