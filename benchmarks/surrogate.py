@@ -16,7 +16,7 @@ from timing import add_timing_arguments, best_times, write_header, write_row
 
 from cde_hf import docstring_pairs
 from cde_hf.batching import SentenceTransformerSurrogate
-from cde_hf.batching.vectors import write_vectors
+from cde_hf.batching.surrogates import write_vectors
 
 
 def write_surrogate_vectors(surrogate: SentenceTransformerSurrogate, texts: list[str], side: str) -> None:

@@ -1,7 +1,6 @@
 """The command `cde-hf`."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -120,14 +119,24 @@ def test_prepare_has_the_defaults_of_the_library():
     assert KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed) == KMeansSettings()
 
 
+SMALL_SHARDS = """
+from cde_hf.batching import surrogates
+from cde_hf.cli import main
+
+surrogates.SHARD_SIZE = 7  # nine shards, so that both processes encode
+main()
+"""
+
+
 @pytest.mark.slow
 def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
     main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "cde_hf.cli"]
-    environment = {**os.environ, "CDE_HF_SHARD_SIZE": "7"}  # nine shards, so that both processes encode
+    script = tmp_path / "small_shards.py"
+    script.write_text(SMALL_SHARDS)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", str(script)]
     command = [*launch, "--verbose", "prepare", str(pairs_file), str(tmp_path / "two"), *options]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Encoding on 2 processes." in result.stderr
     assert result.stdout.count("Wrote ") == 1
     for path in (tmp_path / "one").glob("*.npy"):

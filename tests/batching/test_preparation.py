@@ -19,7 +19,7 @@ from cde_hf.batching import (
     TfidfSurrogate,
     prepare_batch_plan,
 )
-from cde_hf.batching import vectors as vectors_module
+from cde_hf.batching import surrogates as surrogates_module
 
 
 def arrays_of(folder):
@@ -50,7 +50,7 @@ class CountingSurrogate(TfidfSurrogate):
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(vectors_module, "SHARD_SIZE", 50)
+    monkeypatch.setattr(surrogates_module, "SHARD_SIZE", 50)
 
 
 def test_the_manifest_tells_what_is_in_the_plan(plan):
@@ -239,8 +239,8 @@ def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, tmp_path, small_
 PREPARE = """
 import sys
 from datasets import Dataset
-from cde_hf.batching import TfidfSurrogate, prepare_batch_plan, vectors
-vectors.SHARD_SIZE = 20
+from cde_hf.batching import TfidfSurrogate, prepare_batch_plan, surrogates
+surrogates.SHARD_SIZE = 20
 pairs = Dataset.from_parquet(sys.argv[1], cache_dir=sys.argv[3])
 sys.stdout.write("ready\\n")
 sys.stdout.flush()

@@ -24,13 +24,11 @@ from transformers.utils import logging
 
 from ..data import check_pairs
 from ..launching import process_state
-from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
+from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
 from .clustering import KMeansSettings, cluster_pairs
-from .samples import collect_samples
+from .inspection import collect_samples
 from .statistics import plan_statistics
-from .surrogates import Surrogate
-from .text_hashes import data_fingerprint, hash_negatives, hash_pairs
-from .vectors import write_vectors
+from .surrogates import Surrogate, write_vectors
 
 
 logger = logging.get_logger(__name__)
