@@ -18,7 +18,7 @@ from runner.sets import EvaluationConfig
 from runner.sweep import sweep
 from runner.table import Row, markdown_table, mean_and_spread, seed_means, select, show
 
-from cde_hf.data.libraries import HELD_OUT_LIBRARIES
+from cde_hf.data import HELD_OUT_LIBRARIES
 
 
 FORUMS = tuple(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cde_hf.data.file_formats import find_data_files, read_columns, read_rows
+from cde_hf.data.files import find_data_files, read_columns, read_rows
 
 
 ROWS = [{"query": "a, b", "document": 'say "c"\nd'}, {"query": "e", "document": "f"}]

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from cde_hf.data.text_files import read_json_lines, read_lines
+from cde_hf.data.files import read_json_lines, read_lines
 
 
 @pytest.fixture

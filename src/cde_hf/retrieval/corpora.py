@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..data import load_retrieval_set
-from ..data.text_files import read_json_lines, read_lines
+from ..data.files import read_json_lines, read_lines
 
 
 def load_documents(path: str | os.PathLike) -> list[str]:
