@@ -24,6 +24,8 @@ from .data import (
     check_pairs,
     docstring_pairs,
     docstring_split,
+    load_corpus,
+    load_documents,
     load_pairs,
     load_retrieval_set,
     load_sources,
@@ -60,8 +62,6 @@ if TYPE_CHECKING:
         contextualize,
         encode_corpus,
         evaluate,
-        load_corpus,
-        load_documents,
         make_model_meta,
         vector_origin,
     )

@@ -1,6 +1,7 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
 from .cleaning import CleaningReport
+from .corpora import load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import clean_sources, load_pairs, load_sources
 from .prompts import Prompts
@@ -20,6 +21,8 @@ __all__ = [
     "docstring_pairs",
     "docstring_split",
     "library_versions",
+    "load_corpus",
+    "load_documents",
     "load_pairs",
     "load_retrieval_set",
     "load_sources",

@@ -5,7 +5,6 @@ from .context_choice import choose_documents
 from .context_report import ContextEffect, ContextReport, context_report
 from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
-from .corpora import load_corpus, load_documents
 from .corpus_encoding import EncodedCorpus, encode_corpus
 from .document_rows import SearchHit
 from .drift import Drift
@@ -57,8 +56,6 @@ __all__ = [
     "evaluate",
     "fit_whitening",
     "is_contextual",
-    "load_corpus",
-    "load_documents",
     "make_model_meta",
     "search_vectors",
     "vector_origin",

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..data import load_retrieval_set
-from ..data.files import read_json_lines, read_lines
+from .files import read_json_lines, read_lines
+from .retrieval_sets import load_retrieval_set
 
 
 def load_documents(path: str | os.PathLike) -> list[str]:

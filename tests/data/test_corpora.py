@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from cde_hf.data import RetrievalSet, save_retrieval_set
-from cde_hf.retrieval.corpora import load_corpus, load_documents
+from cde_hf.data.corpora import load_corpus, load_documents
 
 
 def test_a_text_file_has_a_document_a_line(tmp_path):
