@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cde_hf import CDEModel, KMeansSettings, RetrievalSet, save_checkpoint, save_retrieval_set
+from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
 from cde_hf.cli import build_parser, main
 
 
@@ -117,6 +118,7 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
 def test_prepare_has_the_defaults_of_the_library():
     args = build_parser().parse_args(["prepare", "docstrings", "plan"])
     assert KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed) == KMeansSettings()
+    assert args.cluster_size == DEFAULT_CLUSTER_SIZE
 
 
 SMALL_SHARDS = """

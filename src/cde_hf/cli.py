@@ -208,7 +208,7 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=int, default=512, help="wanted number of pairs in a cluster")
+    clusters.add_argument("--cluster-size", type=int, default=256, help="wanted number of pairs in a cluster")
     clusters.add_argument("--iterations", type=int, default=100, help="iterations of k-means")
     clusters.add_argument("--starts", type=int, default=6, help="starts of k-means, of which the best counts")
     clusters.add_argument("--spherical", action="store_true", help="k-means by inner product")

@@ -33,6 +33,8 @@ from .surrogates import Surrogate, write_vectors
 
 logger = logging.get_logger(__name__)
 
+DEFAULT_CLUSTER_SIZE = 256
+
 _IDENTITY = "identity.json"
 
 
@@ -42,7 +44,7 @@ def prepare_batch_plan(
     *,
     surrogate: Surrogate,
     filter_surrogate: Surrogate | None = None,
-    cluster_size: int = 512,
+    cluster_size: int = DEFAULT_CLUSTER_SIZE,
     clustering: KMeansSettings | None = None,
     dtype: str = "float16",
 ) -> BatchPlan:
@@ -58,7 +60,7 @@ def prepare_batch_plan(
             Model whose vectors are clustered.
         filter_surrogate (`Surrogate`, *optional*):
             Model whose vectors filter false negatives. Defaults to `surrogate`.
-        cluster_size (`int`, *optional*, defaults to `512`):
+        cluster_size (`int`, *optional*, defaults to `256`):
             Wanted number of pairs in a cluster.
         clustering (`KMeansSettings`, *optional*):
             How to cluster. Defaults to paired k-means with the paper's settings.
@@ -276,4 +278,4 @@ def _write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-__all__ = ["prepare_batch_plan"]
+__all__ = ["DEFAULT_CLUSTER_SIZE", "prepare_batch_plan"]
