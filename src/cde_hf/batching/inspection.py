@@ -176,8 +176,8 @@ def _hardness(plan: BatchPlan) -> str:
     ]
     return (
         "<h2>Hardness</h2><p class='note'>Mean surrogate score of the queries of a batch with the other pairs' "
-        "documents. Batches of a cluster should be harder than those of a domain, and these harder than random "
-        "ones.</p>"
+        "documents. Batches from one cluster should be harder than batches from one domain, which should be harder "
+        "than random batches.</p>"
         + _table(("Batch size", "Grouping", "Hardness", "Filtered negatives"), rows)
         + "<p class='note'>Batches by the size of the cluster that most of their pairs come from.</p>"
         + _table(("Batch size", "Cluster size", "Hardness"), by_size)
@@ -193,13 +193,12 @@ def _filtered_share(plan: BatchPlan) -> str:
     labels, values = list(shares), [100 * share for share in shares.values()]
     return (
         "<h2>Filtered negatives by domain</h2><p class='note'>Percent of the in-batch negatives that the filter "
-        "leaves out "
-        f"in batches of {entry['batch_size']}.</p>" + _bars(labels, values)
+        f"leaves out of batches of {entry['batch_size']}.</p>" + _bars(labels, values)
     )
 
 
 def _sample_clusters(clusters: list[dict[str, Any]]) -> str:
-    parts = ["<h2>Sample clusters</h2><p class='note'>Would the documents of a cluster be hard to tell apart?</p>"]
+    parts = ["<h2>Sample clusters</h2><p class='note'>Are the documents of a cluster hard to tell apart?</p>"]
     for cluster in clusters:
         rows = [(pair["query"], pair["document"]) for pair in cluster["pairs"]]
         title = f"{_text(cluster['domain'])}, {cluster['size']} pairs"
@@ -213,9 +212,8 @@ def _filtered_negatives(filtered: list[dict[str, Any]]) -> str:
         for entry in filtered
     ]
     return (
-        "<h2>Negatives that the filter leaves out</h2><p class='note'>Would the document on the right answer the "
-        "query as "
-        "well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
+        "<h2>Negatives that the filter leaves out</h2><p class='note'>Does the document on the right answer the query "
+        "as well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
     )
 
 

@@ -1,4 +1,4 @@
-"""Batches of neighbours: a batch sampler that is a pure function of plan, batch size, seed and epoch."""
+"""Batches of neighbours: a batch sampler whose batches depend only on plan, batch size, seed and epoch."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..launching import process_state
 from .batch_plan import BatchPlan
-from .packing import greedy_tour, neighbour_table, pack_batches
+from .packing import nearest_neighbour_order, neighbour_table, pack_batches
 
 
 logger = logging.get_logger(__name__)
@@ -21,7 +21,7 @@ ClusterOrder = Literal["random", "tour"]
 
 class ClusteredBatchSampler(BatchSampler):
     """
-    Batch sampler that fills each batch from one cluster, or from clusters that lie close together, of one domain.
+    Batch sampler that fills each batch from one cluster, or from neighbouring clusters of one domain.
 
     No pair occurs twice in an epoch. Each epoch drops fewer than `batch_size` pairs per domain, plus the last round if
     it cannot be dealt to every process. Which pairs are dropped changes from epoch to epoch.
@@ -32,14 +32,15 @@ class ClusteredBatchSampler(BatchSampler):
         batch_size (`int`):
             Number of pairs in a batch of one process.
         grouping (`str`, *optional*, defaults to `"cluster"`):
-            `"cluster"`, or a baseline: `"domain"` fills batches from anywhere in a domain, `"random"` from anywhere.
+            Where the pairs of a batch come from: the same `"cluster"`, the same `"domain"`, or anywhere (`"random"`).
+            The last two are baselines.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
-            Which clusters to merge where one does not fill a batch: neighbours in a `"random"` order, or in a greedy
-            `"tour"` from each centroid to the nearest one left.
+            Which clusters are merged if one alone cannot fill a batch: neighbours in a greedy nearest-neighbour
+            ordering of the centroids (`"tour"`), or in a `"random"` order.
         seed (`int`, *optional*, defaults to `0`):
             Seed of all draws. Every process must use the same one.
         num_processes (`int`, *optional*, defaults to `1`):
-            Number of processes that train together: the number of batches is a multiple of it.
+            Number of processes that train together. The number of batches is a multiple of it.
         process_index (`int`, *optional*):
             The process whose batches to yield. Defaults to all batches, which accelerate deals to the processes in
             turn.
@@ -91,7 +92,7 @@ class ClusteredBatchSampler(BatchSampler):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Changes all draws. Called by the trainer at the start of every epoch."""
+        """Changes the random seed. Called by the trainer at the start of every epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -136,7 +137,7 @@ class ClusteredBatchSampler(BatchSampler):
         if domain not in self._neighbours:
             self._neighbours[domain] = neighbour_table(centroids)
         start = int(generator.integers(len(clusters)))
-        return greedy_tour(centroids, start=start, neighbours=self._neighbours[domain])
+        return nearest_neighbour_order(centroids, start=start, neighbours=self._neighbours[domain])
 
 
 def sentence_transformers_batch_sampler(
@@ -147,8 +148,8 @@ def sentence_transformers_batch_sampler(
 
     Args:
         plan (`BatchPlan`):
-            The plan of the training set, which must keep its order. A data set of another length, such as one to
-            evaluate on, gets plain batches.
+            The plan of the training set, whose rows must stay in their order. A data set of another length, such as
+            an evaluation set, gets plain batches.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
             As for [`ClusteredBatchSampler`].
 
@@ -161,7 +162,8 @@ def sentence_transformers_batch_sampler(
     def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
         if len(dataset) != len(plan):
             logger.info(
-                f"The batch plan is not for this data set of {len(dataset)} rows, whose batches go by its order."
+                f"The batch plan is not for this data set of {len(dataset)} rows: its batches follow the order of its "
+                "rows."
             )
             return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
         plan.check_dataset(dataset)
