@@ -172,10 +172,10 @@ def copied_plan(plan, tmp_path):
     return folder
 
 
-def test_a_torn_array_is_refused(copied_plan):
+def test_a_corrupt_array_is_refused(copied_plan):
     path = copied_plan / "clustering_queries.npy"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"is torn: `clustering_queries.npy` cannot be read.*Prepare it again"):
+    with pytest.raises(ValueError, match=r"is corrupt: `clustering_queries.npy` cannot be read.*Prepare it again"):
         BatchPlan.load(copied_plan)
 
 

@@ -1,7 +1,7 @@
 """
-Paired k-means: clusters of pairs in which each query is close to the others' documents.
+Paired k-means: clusters pairs so that each query is close to the documents of the other pairs.
 
-Two pairs are close when each one's query is close to the other's document. With surrogate vectors `q` and `d` this is
+Two pairs are close if each query is close to the other pair's document. With surrogate vectors `q` and `d` this is
 Euclidean k-means over both concatenations of every pair:
 
 1. The rows `d⊕q` and `q⊕d` of all pairs, or of a sample if there are many, train FAISS k-means from several starts.
@@ -17,7 +17,7 @@ import numpy as np
 
 
 _BLOCK_SIZE = 65_536
-_MIN_PAIRS_PER_CLUSTER = 20  # to train on, whatever the size of the sample
+_MIN_PAIRS_PER_CLUSTER = 20  # the sample is never smaller
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,16 @@ class KMeansSettings:
 
     Args:
         num_iterations (`int`, *optional*, defaults to `100`):
-            Iterations of a start.
+            Iterations of each start.
         num_starts (`int`, *optional*, defaults to `6`):
             How often to train. The best result counts. Half of the starts are random (of an odd number, one more),
             the others spread the first centroids.
         spherical (`bool`, *optional*, defaults to `False`):
-            Whether rows and centroids are normalised and compared by inner product.
+            Whether rows and centroids are unit-norm and compared by inner product.
         max_training_pairs (`int`, *optional*, defaults to `1000000`):
-            Pairs to train on; of more, a random sample is drawn, and all are assigned in a stream.
+            Number of pairs to train on. A larger set is sampled, and then all its pairs are assigned in blocks.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the starts and of the sample.
+            Random seed of the starts and of the sample.
     """
 
     num_iterations: int = 100
@@ -63,9 +63,9 @@ def cluster_pairs(
         documents (`np.ndarray` of shape `(num_pairs, dim)`):
             Surrogate vectors of the documents.
         num_clusters (`int`):
-            Number of clusters to look for. Those in which no pair falls are left out of the result.
+            Number of clusters to train. Empty clusters are left out of the result.
         rows (`np.ndarray` of shape `(num_pairs,)`, *optional*):
-            The pairs to cluster, such as those of a domain. Only a sample and a block of them is in memory at a time.
+            The pairs to cluster, for example of one domain. Only a sample and a block of them is in memory at a time.
         settings (`KMeansSettings`, *optional*):
             How to cluster.
 
@@ -135,7 +135,7 @@ def _train_starts(
         seed=settings.seed,
         init_method=init_method,
         min_points_per_centroid=1,
-        max_points_per_centroid=len(rows),  # FAISS would draw a sample of its own
+        max_points_per_centroid=len(rows),  # otherwise FAISS draws its own sample
         gpu=_num_gpus() > 0,
     )
     kmeans.train(rows)

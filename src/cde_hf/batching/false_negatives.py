@@ -26,8 +26,8 @@ class FalseNegativeFilter:
             A document is left out if it scores at least the positive's score plus this margin. A negative margin is
             stricter: it also leaves out documents that score up to that much below the positive.
         relative_margin (`float`, *optional*):
-            Margin as a share of the positive's score, in place of `margin`. For example, `-0.05` leaves out every
-            document that scores at least 95% of the positive's score.
+            Margin as a share of the positive's absolute score, in place of `margin`. For example, `-0.05` leaves out
+            every document that scores at least 95% of a positive score.
     """
 
     plan: BatchPlan

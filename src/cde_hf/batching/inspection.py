@@ -31,19 +31,19 @@ def collect_samples(
     plan: BatchPlan, dataset: Dataset, *, num_clusters: int = 12, num_pairs: int = 6, seed: int = 0
 ) -> dict[str, list[dict[str, Any]]]:
     """
-    Draws clusters and filtered negatives from a plan.
+    Samples clusters and filtered negatives of a plan, for a person to judge.
 
     Args:
         plan (`BatchPlan`):
             The plan.
         dataset (`datasets.Dataset`):
-            The data it was made for.
+            The data set of the plan.
         num_clusters (`int`, *optional*, defaults to `12`):
-            Clusters to draw.
+            Number of clusters to sample.
         num_pairs (`int`, *optional*, defaults to `6`):
-            Pairs to draw of each.
+            Number of pairs to sample from each cluster.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the draw.
+            Random seed.
 
     Returns:
         `dict`: Under `clusters` their domain, size and pairs of texts; under `filtered` the query, its positive, the
@@ -65,7 +65,7 @@ def collect_samples(
 
 
 def _filtered(plan: BatchPlan, dataset: Dataset, rows: np.ndarray, domain: str) -> list[dict[str, Any]]:
-    """At most two documents that are left out of a batch of one cluster."""
+    """Returns at most two documents that the filter leaves out of a batch of one cluster."""
     scores, is_false = FalseNegativeFilter(plan)(rows)
     queries, documents = np.nonzero(is_false[:, : len(rows)])
     found = []
@@ -119,7 +119,7 @@ def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
 
 
 def format_statistics(plan: BatchPlan) -> str:
-    """The statistics of a plan as a text for the terminal."""
+    """Formats the statistics of a plan for the terminal."""
     statistics, manifest = plan.manifest["statistics"], plan.manifest
     smallest, quarter, median, three_quarters, largest = statistics["cluster_size_quantiles"]
     lines = [
@@ -143,7 +143,7 @@ def _overview(plan: BatchPlan) -> str:
     rows = [
         ("Pairs", f"{manifest['num_pairs']:,}"),
         ("Domains", f"{len(plan.domains):,}"),
-        ("Clusters", f"{statistics['num_clusters']:,}, wanted size {manifest['cluster_size']}"),
+        ("Clusters", f"{statistics['num_clusters']:,}, target size {manifest['cluster_size']}"),
         ("Clustering", _describe(manifest["clustering"])),
         ("Surrogate", _describe(manifest["surrogate"])),
         ("Filter surrogate", _describe(manifest["filter_surrogate"] or manifest["surrogate"])),
@@ -188,7 +188,8 @@ def _filtered_share(plan: BatchPlan) -> str:
     entries = [entry for entry in plan.manifest["statistics"]["batches"] if entry["grouping"] == "cluster"]
     if not entries:
         return ""
-    entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))  # the one that met most domains
+    # The batch size whose sample has most domains.
+    entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))
     shares = entry["filtered_share_of_domains"]
     labels, values = list(shares), [100 * share for share in shares.values()]
     return (

@@ -3,9 +3,9 @@ The docstring corpus: (summary, body) pairs from the libraries that are installe
 
 The source files are parsed and never imported.
 
-1. The opening sentence of a docstring is the query, what follows it the document.
+1. The first sentence of a docstring is the query, the rest is the document.
 2. A pair is left out if its query is no sentence (a heading, a parameter) or its document says too little.
-3. Of the pairs of a library every query and every document stays once. What comes often is boilerplate and goes.
+3. Each query and each document of a library is kept once. A text that occurs often is boilerplate and is dropped.
 """
 
 import ast
@@ -82,7 +82,7 @@ LIBRARIES = {
 # Of medium size, on different subjects, and hardly any of their documents has a near copy in another library.
 HELD_OUT_LIBRARIES = ("huggingface-hub", "networkx", "pydantic", "scikit-learn")
 
-# Goes up with every change of the rules below, so that no older corpus is taken for a new one.
+# Raise it with every change of the rules below, so that an older corpus in the cache is not reused.
 _CORPUS_VERSION = 1
 _SCHEMA = pa.schema({"query": pa.string(), "document": pa.string(), "domain": pa.string()})
 
@@ -114,10 +114,10 @@ def docstring_pairs(
     *, libraries: Sequence[str] | None = None, cache_folder: str | os.PathLike | None = None
 ) -> Dataset:
     """
-    The docstring corpus: of each docstring the opening sentence as the query and what follows it as the document.
+    Loads the docstring corpus: the first sentence of each docstring is the query, the rest is the document.
 
-    The source files are parsed, not imported. That takes a minute or two for all libraries; the result is kept on disk
-    until a library changes its version.
+    The source files are parsed, not imported. That takes a minute or two for all libraries. The result is cached on
+    disk until a library changes its version.
 
     Args:
         libraries (`Sequence[str]`, *optional*, defaults to all that are installed):
@@ -141,7 +141,7 @@ def docstring_split(
     *, libraries: Sequence[str] | None = None, cache_folder: str | os.PathLike | None = None
 ) -> tuple[Dataset, list[RetrievalSet]]:
     """
-    The docstring corpus with whole libraries, `HELD_OUT_LIBRARIES`, kept from training to test with.
+    Splits the docstring corpus by library: `HELD_OUT_LIBRARIES` are not trained on and become retrieval sets.
 
     Args:
         libraries (`Sequence[str]`, *optional*, defaults to all that are installed):
@@ -170,7 +170,7 @@ def docstring_split(
 
 def library_versions(names: Sequence[str] | None = None) -> dict[str, str]:
     """
-    Versions of those libraries of the docstring corpus that are installed here.
+    Returns the versions of the libraries of the docstring corpus that are installed here.
 
     Args:
         names (`Sequence[str]`, *optional*, defaults to all):
@@ -191,7 +191,7 @@ class InstalledLibrary(NamedTuple):
 
 def find_libraries(names: Sequence[str] | None = None) -> dict[str, InstalledLibrary]:
     """
-    Those libraries of the docstring corpus that are installed here.
+    Finds the libraries of the docstring corpus that are installed here.
 
     Args:
         names (`Sequence[str]`, *optional*, defaults to all):
@@ -216,7 +216,7 @@ def find_libraries(names: Sequence[str] | None = None) -> dict[str, InstalledLib
 
 
 def find_source_files(folder: Path) -> list[Path]:
-    """The Python files of a library in the order of their paths, without tests and vendored code."""
+    """Finds the Python files of a library in the order of their paths, without tests and vendored code."""
     files = []
     for path in folder.rglob("*.py"):
         *folders, name = path.relative_to(folder).parts
@@ -226,7 +226,7 @@ def find_source_files(folder: Path) -> list[Path]:
 
 
 def read_docstrings(path: Path) -> list[str]:
-    """The docstrings of a source file in the order of their lines; none of a generated file or one not in Python 3."""
+    """Reads the docstrings of a source file, in the order of their lines. Skips generated files and Python 2."""
     source = path.read_bytes()
     if _GENERATED.search(source[:_NUM_HEADER_BYTES]):
         return []
@@ -243,7 +243,7 @@ def read_docstrings(path: Path) -> list[str]:
 
 def split_docstring(docstring: str) -> tuple[str, str] | None:
     """
-    The opening sentence of a docstring and what follows it, or `None` if they make no good pair.
+    Splits a docstring into its first sentence and the rest. Returns `None` if they make no good pair.
 
     Args:
         docstring (`str`):
@@ -277,7 +277,7 @@ def split_docstring(docstring: str) -> tuple[str, str] | None:
 
 
 def drop_repeats(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pairs whose query and document come for the first time and, but for letter case and space, not often."""
+    """Keeps pairs whose query and document are new and not frequent, ignoring letter case and white space."""
     queries = [_normalize(query) for query, _ in pairs]
     documents = [_normalize(document) for _, document in pairs]
     counts = Counter(queries) + Counter(documents)
@@ -305,7 +305,7 @@ def _stream_pairs(libraries: Mapping[str, InstalledLibrary]) -> Iterator[dict[st
                 pairs.extend(pair for docstring in read_docstrings(path) if (pair := split_docstring(docstring)))
                 progress.update()
             for query, document in drop_repeats(pairs):
-                # What one library took over from another must not stand on both sides of a split.
+                # A document that two libraries share must not be on both sides of a split.
                 if document not in seen:
                     seen.add(document)
                     yield {"query": query, "document": document, "domain": name}

@@ -1,7 +1,7 @@
 """
 Files of rows: JSONL, CSV and Parquet read in a stream, and a cache of Arrow files.
 
-Errors name the file and the line. A file of the cache is either complete or written anew.
+Errors name the file and the line. A file in the cache is either complete or written again.
 """
 
 import csv
@@ -31,11 +31,11 @@ _ROWS_PER_BATCH = 1000
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """
-    Lines of a UTF-8 file with their line breaks, numbered from 1.
+    Reads the lines of a UTF-8 file with their line breaks, numbered from 1.
 
     Args:
         path (`Path`):
-            The file. One whose name ends in `.gz` is unpacked on the fly.
+            The file, gzipped if its name ends in `.gz`.
 
     Returns:
         `Iterator[tuple[int, str]]`: Line numbers and lines.
@@ -52,14 +52,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
-            f"`{path}` cannot be unpacked after line {number} ({error}). It is torn or no gzip file: fetch or write "
-            "it again."
+            f"`{path}` cannot be unpacked after line {number} ({error}). It is incomplete or no gzip file: fetch or "
+            "write it again."
         ) from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
-    Objects of a file that has one JSON object a line. Blank lines are passed over.
+    Reads a file with one JSON object per line. Skips blank lines.
 
     Args:
         path (`Path`):
@@ -75,19 +75,19 @@ def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(
-                f"Line {number} of `{path}` is not valid JSON ({error}). Every line must hold one JSON object: mend "
+                f"Line {number} of `{path}` is not valid JSON ({error}). Every line must hold one JSON object: fix "
                 "or remove it."
             ) from error
         if not isinstance(row, dict):
             raise ValueError(
                 f"Line {number} of `{path}` holds a JSON {type(row).__name__}, but every line must hold one JSON "
-                "object. Mend or remove it."
+                "object. Fix or remove it."
             )
         yield number, row
 
 
 def find_data_files(path: Path) -> list[Path]:
-    """The file itself, or the data files of a folder in the order of their names. Subfolders are not looked into."""
+    """Returns the file itself, or the data files of a folder in the order of their names. Ignores subfolders."""
     files = [file for file in sorted(path.glob("[!.]*")) if file.is_file()] if path.is_dir() else [path]
     data_files = [file for file in files if file.name.endswith(FILE_ENDINGS)]
     if not data_files:
@@ -99,12 +99,12 @@ def find_data_files(path: Path) -> list[Path]:
 
 
 def file_ending(path: Path) -> str:
-    """The ending of a data file's name, with `.gz`."""
+    """Returns the ending of a data file's name, with `.gz`."""
     return next(ending for ending in FILE_ENDINGS if path.name.endswith(ending))
 
 
 def read_columns(path: Path) -> list[str]:
-    """Names of the columns of a data file; of a JSONL file, those found in its first lines."""
+    """Returns the columns of a data file. For a JSONL file it reads the first 100 lines."""
     if path.name.endswith(".parquet"):
         return _open_parquet(path).schema_arrow.names
     if path.name.endswith((".csv", ".csv.gz")):
@@ -115,13 +115,13 @@ def read_columns(path: Path) -> list[str]:
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """
-    Rows of a data file.
+    Reads the rows of a data file.
 
     Args:
         path (`Path`):
             The file.
         columns (`Sequence[str]`):
-            The columns that are needed; others may be left out of the rows.
+            The columns that are needed. Rows may lack other columns.
 
     Returns:
         `Iterator[tuple[int, dict[str, Any]]]`: Rows with the number of their line, or in Parquet of the row, from 1.
@@ -134,12 +134,12 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
 
 
 def default_cache_folder() -> Path:
-    """Where datasets are kept if no folder is given: `cde_hf` in the Hugging Face cache."""
+    """Returns the default folder of the cache: `cde_hf` in the Hugging Face cache."""
     return Path(HF_HOME) / "cde_hf"
 
 
 def cache_key(*facts: Any) -> str:
-    """A short name for JSON-like facts, the same in every process."""
+    """Hashes JSON-like facts, the same in every process."""
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=12).hexdigest()
 
 
@@ -147,16 +147,16 @@ def cached_dataset(
     folder: str | os.PathLike | None, name: str, write: Callable[[Path], dict[str, Any]]
 ) -> tuple[Dataset, dict[str, Any]]:
     """
-    The memory-mapped dataset of this name, written first if it is not there or not whole.
+    Opens the memory-mapped dataset of this name. Writes it first if it is missing or incomplete.
 
-    The rows lie in `name.arrow`, the facts in `name.json`. The latter is written last and holds the size of the
-    former, so that a torn file is noticed.
+    The rows are in `name.arrow`, the facts in `name.json`. The facts are written last and hold the size of the rows,
+    which shows whether these are complete.
 
     Args:
         folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
-            Where the files lie.
+            Folder of the files.
         name (`str`):
-            Name of the files, which must change with the data.
+            Name of the files. It must change with the data.
         write (`Callable`):
             Writes an Arrow stream to the path it is given and returns the facts, which JSON must be able to hold.
 
@@ -165,7 +165,7 @@ def cached_dataset(
     """
     folder = Path(folder).expanduser() if folder is not None else default_cache_folder()
     rows_file, facts_file = folder / f"{name}.arrow", folder / f"{name}.json"
-    facts = _facts_of_whole_file(rows_file, facts_file)
+    facts = _facts_of_complete_file(rows_file, facts_file)
     if facts is None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as temporary_folder:
@@ -182,7 +182,7 @@ def cached_dataset(
 
 
 def write_rows(rows: Iterable[dict[str, Any]], path: Path, schema: pa.Schema) -> None:
-    """Writes rows to an Arrow stream, holding no more than a batch of them in memory."""
+    """Writes rows to an Arrow stream, with at most one batch of them in memory."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         batch = []
         for row in rows:
@@ -213,7 +213,7 @@ def _read_csv_fields(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise ValueError(
-            f"Line {reader.line_num} of `{path}` is not valid CSV ({error}). Mend it, or use JSONL."
+            f"Line {reader.line_num} of `{path}` is not valid CSV ({error}). Fix it, or use JSONL."
         ) from error
 
 
@@ -233,16 +233,16 @@ def _open_parquet(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"`{path}` is not a whole Parquet file ({error}). Fetch or write it again.") from error
+        raise ValueError(f"`{path}` is not a complete Parquet file ({error}). Fetch or write it again.") from error
 
 
-def _facts_of_whole_file(rows_file: Path, facts_file: Path) -> dict[str, Any] | None:
+def _facts_of_complete_file(rows_file: Path, facts_file: Path) -> dict[str, Any] | None:
     try:
         sealed = json.loads(facts_file.read_text(encoding="utf-8"))
-        is_whole = rows_file.stat().st_size == sealed["num_bytes"]
+        is_complete = rows_file.stat().st_size == sealed["num_bytes"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    return sealed["facts"] if is_whole else None
+    return sealed["facts"] if is_complete else None
 
 
 __all__ = [

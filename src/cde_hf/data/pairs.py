@@ -25,7 +25,7 @@ from .sources import MappedTable, PairSource, map_columns, open_tables
 
 logger = logging.get_logger(__name__)
 
-# Goes up with every change of what makes a row bad, so that no older pairs are taken for new ones.
+# Raise it with every change of what makes a row bad, so that older pairs in the cache are not reused.
 _CLEANING_VERSION = 1
 _SCHEMA = pa.schema(
     {"query": pa.string(), "document": pa.string(), "negatives": pa.list_(pa.string()), "domain": pa.string()}
@@ -42,7 +42,7 @@ def load_pairs(
     cache_folder: str | os.PathLike | None = None,
 ) -> Dataset:
     """
-    Pairs of one source, ready for training.
+    Loads the pairs of one source, ready for training.
 
     Args:
         source (`str`, `os.PathLike` or `datasets.Dataset`):
@@ -54,8 +54,8 @@ def load_pairs(
         split (`str`, *optional*, defaults to `"train"`):
             Split to take of a dataset on the Hub.
         bad_rows (`str`, *optional*, defaults to `"drop"`):
-            What to do with rows that are empty, malformed or duplicate: `"drop"` leaves them out and logs how many of
-            each kind, `"refuse"` raises an error that says so.
+            What to do with rows that are empty, malformed or duplicate. `"drop"` leaves them out and logs how many
+            there are of each kind; `"refuse"` raises an error.
         cache_folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
             Where the cleaned pairs are kept.
 
@@ -75,7 +75,7 @@ def load_sources(
     cache_folder: str | os.PathLike | None = None,
 ) -> Dataset:
     """
-    Pairs of several sources in one dataset, in their order. Arguments and result are those of [`load_pairs`].
+    Loads the pairs of several sources into one dataset, in their order. See [`load_pairs`].
 
     Args:
         sources (`Sequence[PairSource]`):
@@ -96,7 +96,7 @@ def load_sources(
     elif bad_rows == "drop":
         logger.warning(f"{report} They are left out; `bad_rows='refuse'` makes them an error.")
     else:
-        raise ValueError(f"{report} Mend the data, or leave them out with `bad_rows='drop'`.")
+        raise ValueError(f"{report} Fix the data, or leave them out with `bad_rows='drop'`.")
     return dataset
 
 
@@ -104,7 +104,7 @@ def clean_sources(
     sources: Sequence[PairSource], *, cache_folder: str | os.PathLike | None = None
 ) -> tuple[Dataset, CleaningReport]:
     """
-    The good pairs of several sources, and how many rows were bad.
+    Loads the good pairs of several sources, and counts the bad rows.
 
     Args:
         sources (`Sequence[PairSource]`):

@@ -67,8 +67,8 @@ class RetrievalSet:
 
 def retrieval_set_from_pairs(name: str, dataset: Dataset) -> RetrievalSet:
     """
-    A retrieval set of pairs: each distinct document once, each distinct query once, and all documents that a query is
-    paired with positive. Texts are stripped of white space.
+    Makes a retrieval set of pairs: the corpus is the distinct documents, and a query is answered by every document
+    that it is paired with. Texts are stripped of white space.
 
     Args:
         name (`str`):
@@ -77,7 +77,7 @@ def retrieval_set_from_pairs(name: str, dataset: Dataset) -> RetrievalSet:
             Pairs, with the columns `query` and `document`.
 
     Returns:
-        `RetrievalSet`: The set. Ids count up in the order of the pairs, `d0`, `d1`, … and `q0`, `q1`, …
+        `RetrievalSet`: The set. Ids are numbered in the order of the pairs, `d0`, `d1`, … and `q0`, `q1`, …
 
     Example:
 
@@ -112,9 +112,9 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
 
     Args:
         folder (`str` or `os.PathLike`):
-            Folder, whose name becomes that of the set, with `corpus.jsonl` (`_id`, `text`, perhaps `title`) and
-            `queries.jsonl` (`_id`, `text`), gzipped or not, and the judgements in `qrels.tsv` or `qrels/test.tsv`
-            (query id, document id and grade, with or without a header).
+            Folder with `corpus.jsonl` (`_id`, `text`, optional `title`) and `queries.jsonl` (`_id`, `text`), gzipped
+            or not, and the judgements in `qrels.tsv` or `qrels/test.tsv` (query id, document id and grade, with or
+            without a header). The set takes the name of the folder.
 
     Returns:
         `RetrievalSet`: The set. Title and text are joined by a space. Queries without a positive document are left
@@ -136,7 +136,7 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
         else:
             qrels[query_id][document_id] = grade
             continue
-        raise ValueError(f"Line {number} of `{qrels_file}` {fault}. Mend or remove it.")
+        raise ValueError(f"Line {number} of `{qrels_file}` {fault}. Fix or remove it.")
     qrels = {query_id: grades for query_id, grades in qrels.items() if _has_positive(grades)}
     if len(qrels) < len(queries):
         logger.info(
@@ -148,7 +148,7 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
 
 def save_retrieval_set(retrieval_set: RetrievalSet, folder: str | os.PathLike) -> None:
     """
-    Writes a retrieval set in the layout that [`load_retrieval_set`] reads. The folder appears when it is whole.
+    Writes a retrieval set in the layout that [`load_retrieval_set`] reads. The folder appears when it is complete.
 
     Args:
         retrieval_set (`RetrievalSet`):
@@ -195,12 +195,12 @@ def _read_texts(path: Path) -> dict[str, str]:
         if not all(isinstance(field, str) for field in fields):
             raise ValueError(
                 f"Line {number} of `{path}` must have the strings `_id` and `text`, and `title` if any, got "
-                f"{ {name: row.get(name) for name in ('_id', 'title', 'text')} }. Mend or remove it."
+                f"{ {name: row.get(name) for name in ('_id', 'title', 'text')} }. Fix or remove it."
             )
         identifier, title, text = fields
         if identifier in texts:
             raise ValueError(
-                f"Line {number} of `{path}` has the id `{identifier}` of an earlier line. Mend or remove it."
+                f"Line {number} of `{path}` has the id `{identifier}` of an earlier line. Fix or remove it."
             )
         texts[identifier] = f"{title} {text}".strip()
     return texts
@@ -216,7 +216,7 @@ def _read_judgements(path: Path, queries: Container[str]) -> Iterator[tuple[int,
         if not is_judgement:
             raise ValueError(
                 f"Line {number} of `{path}` must hold a query id, a document id and a whole number between "
-                f"tabs, got {line!r}. Mend or remove it."
+                f"tabs, got {line!r}. Fix or remove it."
             )
         yield number, fields[0], fields[1], int(fields[2])
 

@@ -39,14 +39,14 @@ class PairSource:
             A JSONL, JSONL.gz, Parquet or CSV file, a folder of such files, the name of a dataset on the Hub, or a
             dataset.
         columns (`Mapping`, *optional*):
-            The source's name for each of `query`, `document`, `negatives` and `domain` that it calls otherwise.
-            `negatives` may be one column, of lists or of texts, or several columns of texts. A row without negatives
-            has an empty list of them.
+            Maps `query`, `document`, `negatives` and `domain` to the names of the source's columns, where these
+            differ. `negatives` may be one column, of lists or of texts, or several columns of texts. A row without
+            negatives gets an empty list.
         domain (`str`, *optional*):
-            Domain of all pairs. By default it is read from the column `domain`, and where there is none it is the name
-            of the file, without ending and shard number, or of the dataset on the Hub.
+            Domain of all pairs. Defaults to the column `domain`. Without this column the domain is the name of the
+            file, without ending and shard number, or of the dataset on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
-            Split to take of a dataset on the Hub.
+            Split of a dataset on the Hub.
     """
 
     source: str | os.PathLike | Dataset
@@ -79,17 +79,17 @@ class Table:
 
     Args:
         name (`str`, *optional*):
-            Domain of its pairs if nothing else is said; `None` for a dataset in memory, which has no name.
+            Default domain of its pairs. `None` for a dataset in memory, which has no name.
         place (`str`):
-            How messages call it.
+            Its name in messages.
         row_word (`str`):
-            What messages call its rows, `"line"` or `"row"`.
+            Name of its rows in messages, `"line"` or `"row"`.
         columns (`Sequence[str]`):
             Names of its columns.
         identity (`Sequence[str | int]`):
             Changes when the rows change.
         read (`Callable`):
-            Takes the columns that are needed and gives an iterator over row numbers, from 1, and rows.
+            Takes the columns that are needed and returns an iterator over row numbers, from 1, and rows.
     """
 
     name: str | None
@@ -103,15 +103,15 @@ class Table:
 @dataclass(frozen=True)
 class MappedTable:
     """
-    A table with its names of our columns.
+    A table and which of its columns are ours.
 
     Args:
         table (`Table`):
             The table.
         columns (`dict[str, list[str]]`):
-            The table's columns for each of ours; none for `domain` if it is not to be read.
+            The table's columns for each of ours. Without `domain` if it is not read.
         default_domain (`str`, *optional*):
-            Domain of a row that has none of its own.
+            Domain of rows without one.
     """
 
     table: Table
@@ -121,9 +121,10 @@ class MappedTable:
 
 def check_pairs(dataset: Dataset) -> None:
     """
-    Raises an error unless a dataset holds pairs: texts in `query` and `document`, and if there are such columns, lists
-    of texts in `negatives` and texts in `domain`. Other columns are no fault. The rows themselves are not read;
-    [`load_pairs`] does that.
+    Checks that a dataset holds pairs, and raises an error otherwise.
+
+    The columns `query` and `document` must hold texts, and so must an optional column `domain`. An optional column
+    `negatives` must hold lists of texts. Other columns are ignored. Only types are checked; [`load_pairs`] reads rows.
 
     Args:
         dataset (`datasets.Dataset`):
@@ -160,7 +161,7 @@ def check_pairs(dataset: Dataset) -> None:
 
 
 def open_tables(source: PairSource) -> list[Table]:
-    """The tables of a source: one for each file, or one for the dataset."""
+    """Opens the tables of a source: one for each file, or one for the dataset."""
     if not isinstance(source.source, str | os.PathLike):
         _expect_dataset(source.source, "source")
         _expect_no_split(source)
@@ -182,7 +183,7 @@ def open_tables(source: PairSource) -> list[Table]:
 
 
 def map_columns(source: PairSource, table: Table) -> MappedTable:
-    """Finds the columns of a table of this source, with an error if it lacks some."""
+    """Maps our columns to the columns of a table. Raises an error if the table lacks one."""
     given = {
         name: [columns] if isinstance(columns, str) else list(columns)
         for name, columns in (source.columns or {}).items()
@@ -203,7 +204,7 @@ def map_columns(source: PairSource, table: Table) -> MappedTable:
             "A dataset in memory has no name that could be its domain. Name the domain, as in `domain='faq'`, or its "
             "column, as in `columns={'domain': 'topic'}`."
         )
-    # Where a column was named for the domain, a row without one is a mistake and no matter for a default.
+    # If a column was named for the domain, a row without a domain is a mistake and gets no default.
     return MappedTable(table, columns, None if "domain" in given else table.name)
 
 
