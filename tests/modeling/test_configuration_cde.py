@@ -74,7 +74,6 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
         ),
         ({"lexical_size": -1}, "`lexical_size` must not be negative, got -1"),
         ({"lexical_size": 8, "lexical_weight": 0.0}, "must be positive and finite, got 0.0. Use `lexical_size=0`"),
-        ({"lexical_size": 8, "pooling": "relative_frequency"}, "Use `pooling='context_frequency'` or `'mean'`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
         ({"context_as_sequence": True, "context_attention": "prefix"}, "In prefix attention the context is a set"),
         ({"context_as_sequence": True, "second": "bert"}, "needs a second stage with rotary positions"),

@@ -15,11 +15,9 @@ from cde_hf import CDEModel
 
 @pytest.fixture(params=["joint", "prefix"])
 def model(make_model, request):
-    model = make_model(
-        "bert", "modernbert", context_attention=request.param, pooling="relative_frequency", learn_frequency_scale=True
+    return make_model(
+        "bert", "modernbert", context_attention=request.param, pooling="context_frequency", learn_frequency_scale=True
     )
-    torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
-    return model
 
 
 def assert_equal_weights(first, second):

@@ -42,13 +42,9 @@ class CDEConfig(PreTrainedConfig):
             nothing yet take attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
-            being the share of the context documents that contain it and `a` the `frequency_scale`; or
-            `"relative_frequency"`: it weighs `(a + b) / (a + p)`, `b` being its share in the training data. A model
-            that is trained so learns by itself which tokens are common everywhere, and the context tells it which
-            ones are common or rare here alone. The trainer counts `b` before the first step, if it was not counted
-            in an earlier training; until then it is zero.
+            being the share of the context documents that contain it and `a` the `frequency_scale`.
         frequency_scale (`float`, *optional*, defaults to `0.1`):
-            The scale `a` of these weights; with `"context_frequency"` the frequency at which a token weighs one half.
+            The scale `a` of these weights: the frequency at which a token weighs one half.
             `math.inf` gives the plain mean.
         learn_frequency_scale (`bool`, *optional*, defaults to `False`):
             Whether `frequency_scale` is only the start of a learned value.
@@ -109,7 +105,7 @@ class CDEConfig(PreTrainedConfig):
     num_soft_prompts: int = 8
     context_attention: Literal["joint", "prefix"] = "joint"
     separate_context: bool = False
-    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
+    pooling: Literal["mean", "context_frequency"] = "mean"
     frequency_scale: float | int = 0.1
     learn_frequency_scale: bool = False
     lexical_size: int = 0
@@ -143,7 +139,7 @@ class CDEConfig(PreTrainedConfig):
     @property
     def pools_by_frequency(self) -> bool:
         """Whether the pooling needs the token frequencies of the context."""
-        return self.pooling != "mean"
+        return self.pooling == "context_frequency"
 
     @property
     def counts_tokens(self) -> bool:
@@ -217,8 +213,7 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
         if self.learn_frequency_scale and not self.pools_by_frequency:
             raise ValueError(
-                "`learn_frequency_scale=True` needs `pooling='context_frequency'` or `'relative_frequency'`, got "
-                f"`pooling='{self.pooling}'`."
+                f"`learn_frequency_scale=True` needs `pooling='context_frequency'`, got `pooling='{self.pooling}'`."
             )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
         if self.counts_tokens and sizes[0] != sizes[1]:
@@ -242,11 +237,6 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(
                 f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to do "
                 "without a lexical part."
-            )
-        if self.lexical_size > 0 and self.pooling == "relative_frequency":
-            raise ValueError(
-                "A lexical part weighs tokens by the context alone, got `pooling='relative_frequency'`. Use "
-                "`pooling='context_frequency'` or `'mean'`."
             )
 
     def validate_separate_context(self):

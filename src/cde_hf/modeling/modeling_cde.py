@@ -94,8 +94,6 @@ class CDEModel(PreTrainedModel):
             if self.config.separate_context:
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.weight)
-            if self.config.pooling == "relative_frequency":
-                initialization.zeros_(module.background_frequencies)
             if self.config.lexical_size > 0:
                 signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
                 initialization.copy_(module.lexical_signs, signs)

@@ -11,7 +11,6 @@ def pooling_weights(
     instruction_end_id: int | None = None,
     token_frequencies: Tensor | None = None,
     frequency_scale: Tensor | float = 0.1,
-    background_frequencies: Tensor | None = None,
     has_context: Tensor | None = None,
 ) -> Tensor:
     """
@@ -29,22 +28,17 @@ def pooling_weights(
             Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
         frequency_scale (`float` or scalar `torch.Tensor`, *optional*, defaults to `0.1`):
             The scale `a`. An infinite one gives equal weights.
-        background_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-            Share `b` of the documents of a usual corpus that contain each token: the weight is then
-            `(a + b) / (a + p)`, above 1 for a token that is rarer here than usual.
         has_context (`torch.Tensor` of shape `(batch_size,)`, *optional*):
             `False` for texts whose context was dropped: frequencies do not count for them.
 
     Returns:
-        `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights; without a background between 0 and 1.
+        `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
     """
     weights = attention_mask.float()
     if instruction_end_id is not None:
         weights = weights * _is_after_instruction(input_ids, instruction_end_id)
     if token_frequencies is not None:
         weight_of_token = 1 / (1 + token_frequencies / frequency_scale)  # a / (a + p), finite for an infinite a
-        if background_frequencies is not None:
-            weight_of_token = weight_of_token * (1 + background_frequencies / frequency_scale)
         token_weights = weight_of_token[input_ids]
         if has_context is not None:
             token_weights = torch.where(has_context.unsqueeze(1), token_weights, 1.0)

@@ -40,8 +40,6 @@ class SecondStage(nn.Module):
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
             )
-        if config.pooling == "relative_frequency":
-            self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
         if config.lexical_size > 0:
             signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
             self.register_buffer("lexical_signs", signs, persistent=False)
@@ -108,7 +106,6 @@ class SecondStage(nn.Module):
             instruction_end_id=self.config.instruction_end_id,
             token_frequencies=token_frequencies if self.config.pools_by_frequency else None,
             frequency_scale=self.frequency_scale,
-            background_frequencies=self._background(),
             has_context=has_context,
         )
         pooled = mean_of_tokens(hidden_states, weights)
@@ -168,10 +165,7 @@ class SecondStage(nn.Module):
                 "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
             )
         if token_frequencies is not None:
-            # A dropped context has no frequencies either: none, or those of any corpus, weigh all tokens alike.
-            background = self._background()
-            usual = torch.zeros_like(token_frequencies) if background is None else background
-            token_frequencies = torch.where(has_context, token_frequencies, usual)
+            token_frequencies = token_frequencies * has_context  # a dropped context has no frequencies either
         return ContextBlock(keys_values, token_frequencies)
 
     def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
@@ -335,9 +329,6 @@ class SecondStage(nn.Module):
                 f"{config.context_size} of them, got {num_documents}. Repeat documents to fill the context."
             )
         return num_documents
-
-    def _background(self) -> Tensor | None:
-        return self.background_frequencies if self.config.pooling == "relative_frequency" else None
 
     def _check_block(self, block: ContextBlock) -> None:
         if torch.compiler.is_compiling():
