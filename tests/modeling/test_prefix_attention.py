@@ -12,7 +12,7 @@ FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
 def masked_joint_run(model, input_ids, attention_mask, context):
     """Embeddings from one run over context, soft prompt and text, written without the model's own second stage."""
     stage, config = model.second_stage_model, model.config
-    backbone, width, num_context = stage.backbone, config.hidden_size, config.num_context_tokens
+    backbone, width, num_context = stage.backbone, config.hidden_size, config.context_size
     batch_size, length = input_ids.shape
     num_block = config.num_block_tokens
     context = torch.cat(

@@ -15,9 +15,7 @@ from cde_hf import CDEModel
 
 @pytest.fixture(params=["joint", "prefix"])
 def model(make_model, request):
-    return make_model(
-        "bert", "modernbert", context_attention=request.param, pooling="context_frequency", learn_frequency_scale=True
-    )
+    return make_model("bert", "modernbert", context_attention=request.param, pooling="context_frequency")
 
 
 def assert_equal_weights(first, second):

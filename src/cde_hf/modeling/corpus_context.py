@@ -82,7 +82,7 @@ class CorpusContext:
     What a model knows of a corpus: made once, used for every text, saved beside vectors or inside of a checkpoint.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+        embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents. `None` for no context at all.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share of the context documents that contain each token.

@@ -1,4 +1,4 @@
-"""The first stage: one or more vectors per context document."""
+"""The first stage: one vector per context document."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class FirstStage(nn.Module):
         self.backbone = build_stage_backbone(config.first_stage_config)
         # The last layer also brings the vectors to the second stage's width.
         self.output_projection = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.context_embedding_size)
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
         )
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -31,8 +31,7 @@ class FirstStage(nn.Module):
                 Zero at padding. Defaults to ones.
 
         Returns:
-            `torch.Tensor` of shape `(num_documents, context_embedding_size)`: One row per document, its vectors side
-            by side.
+            `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
         """
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         choose_attention(self.backbone, shows_context=False)

@@ -1,7 +1,7 @@
 """
 Contextual document embeddings: a first stage embeds context documents, a second stage reads them beside the text.
 
-1. First stage: backbone, mean over the tokens, two-layer head: one or more vectors per context document.
+1. First stage: backbone, mean over the tokens, two-layer head: one vector per context document.
 2. Second stage: `[context vectors][soft prompt][text tokens]` through a backbone, pooling over the text tokens alone,
    two-layer head, and if wanted a lexical part behind. Context and soft prompt together are called the context block.
 
@@ -34,7 +34,7 @@ class CDEOutput(ModelOutput):
     Args:
         embeddings (`torch.Tensor` of shape `(batch_size, embedding_size)`, *optional*):
             Embeddings of the texts, not normalised.
-        context_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+        context_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents.
         context_block (`ContextBlock`, *optional*):
             The context block of prefix attention.
@@ -97,9 +97,6 @@ class CDEModel(PreTrainedModel):
             if self.config.lexical_size > 0:
                 signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
                 initialization.copy_(module.lexical_signs, signs)
-            if self.config.learn_frequency_scale:
-                scale = torch.tensor(float(self.config.frequency_scale))
-                initialization.copy_(module.log_frequency_scale, scale.log())
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "CDEModel":
@@ -191,7 +188,7 @@ class CDEModel(PreTrainedModel):
                 Token ids of the context documents.
             context_attention_mask (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, in place of `context_input_ids`.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
                 Token frequencies that belong to `dataset_embeddings`. Counted here if `context_input_ids` are given.
@@ -268,7 +265,7 @@ class CDEModel(PreTrainedModel):
 
     @torch.no_grad()
     def encode_context_documents(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """First-stage vectors of context documents, of shape `(num_documents, context_embedding_size)`."""
+        """First-stage vectors of context documents, of shape `(num_documents, hidden_size)`."""
         self._check_first_stage()
         return self.first_stage_model(input_ids, attention_mask)
 

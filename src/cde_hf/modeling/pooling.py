@@ -1,6 +1,5 @@
 """How much each text token counts in the embedding."""
 
-import torch
 from torch import Tensor
 
 
@@ -10,8 +9,7 @@ def pooling_weights(
     *,
     instruction_end_id: int | None = None,
     token_frequencies: Tensor | None = None,
-    frequency_scale: Tensor | float = 0.1,
-    has_context: Tensor | None = None,
+    frequency_scale: float = 0.1,
 ) -> Tensor:
     """
     Weights of the text tokens for the mean.
@@ -26,10 +24,8 @@ def pooling_weights(
             first token, weigh nothing. A text without it keeps all its tokens.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
-        frequency_scale (`float` or scalar `torch.Tensor`, *optional*, defaults to `0.1`):
+        frequency_scale (`float`, *optional*, defaults to `0.1`):
             The scale `a`. An infinite one gives equal weights.
-        has_context (`torch.Tensor` of shape `(batch_size,)`, *optional*):
-            `False` for texts whose context was dropped: frequencies do not count for them.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
@@ -39,10 +35,7 @@ def pooling_weights(
         weights = weights * _is_after_instruction(input_ids, instruction_end_id)
     if token_frequencies is not None:
         weight_of_token = 1 / (1 + token_frequencies / frequency_scale)  # a / (a + p), finite for an infinite a
-        token_weights = weight_of_token[input_ids]
-        if has_context is not None:
-            token_weights = torch.where(has_context.unsqueeze(1), token_weights, 1.0)
-        weights = weights * token_weights
+        weights = weights * weight_of_token[input_ids]
     return weights
 
 

@@ -43,16 +43,9 @@ class SecondStage(nn.Module):
         if config.lexical_size > 0:
             signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
             self.register_buffer("lexical_signs", signs, persistent=False)
-        if config.learn_frequency_scale:
-            self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size)
         )
-
-    @property
-    def frequency_scale(self) -> Tensor | float:
-        """The frequency at which a token weighs one half."""
-        return self.log_frequency_scale.exp() if self.config.learn_frequency_scale else self.config.frequency_scale
 
     def forward(
         self,
@@ -71,7 +64,7 @@ class SecondStage(nn.Module):
                 Token ids of the texts.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, at most `context_size` of them; the missing ones are the null embedding. In joint
                 attention a leading batch dimension gives each text a context of its own. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
@@ -91,7 +84,7 @@ class SecondStage(nn.Module):
                 raise ValueError(
                     "A `context_block` holds its whole context: give it alone, or `dataset_embeddings` without it."
                 )
-            token_frequencies, has_context = context_block.token_frequencies, None
+            token_frequencies = context_block.token_frequencies
             hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
         elif context_block is not None:
             raise ValueError(
@@ -99,21 +92,20 @@ class SecondStage(nn.Module):
                 "`context_attention='joint'`. Give it `dataset_embeddings`."
             )
         else:
-            hidden_states, has_context = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+            hidden_states = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies if self.config.pools_by_frequency else None,
-            frequency_scale=self.frequency_scale,
-            has_context=has_context,
+            token_frequencies=token_frequencies if self.config.pooling == "context_frequency" else None,
+            frequency_scale=self.config.frequency_scale,
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
         output = output + pooled if self.config.output_residual else output
         if self.config.lexical_size == 0:
             return output
-        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies, has_context)
+        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies)
         return add_lexical_part(output, sketch, self.config.lexical_weight)
 
     def encode_block(
@@ -126,7 +118,7 @@ class SecondStage(nn.Module):
         for all texts that use the block.
 
         Args:
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors; the missing ones are the null embedding. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
                 Share of the context documents that contain each token.
@@ -142,11 +134,10 @@ class SecondStage(nn.Module):
         if dataset_embeddings is not None and dataset_embeddings.dim() != 2:
             raise ValueError(
                 "Prefix attention shares one context between all texts: `dataset_embeddings` must have the shape "
-                f"(num_documents, {self.config.context_embedding_size}), got {tuple(dataset_embeddings.shape)}."
+                f"(num_documents, {self.config.hidden_size}), got {tuple(dataset_embeddings.shape)}."
             )
         use_context_attention(self.backbone)
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=1)
-        block = self._block_embeddings(context)
+        block = self._block_embeddings(self._context_tokens(dataset_embeddings, num_contexts=1))
         recorded = RecordedBlock()
         self.backbone(
             inputs_embeds=block,
@@ -164,8 +155,6 @@ class SecondStage(nn.Module):
                 "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
                 "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
             )
-        if token_frequencies is not None:
-            token_frequencies = token_frequencies * has_context  # a dropped context has no frequencies either
         return ContextBlock(keys_values, token_frequencies)
 
     def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
@@ -184,13 +173,7 @@ class SecondStage(nn.Module):
         )
         return output.last_hidden_state
 
-    def _sketch_words(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_frequencies: Tensor | None,
-        has_context: Tensor | None,
-    ) -> Tensor:
+    def _sketch_words(self, input_ids: Tensor, attention_mask: Tensor, token_frequencies: Tensor | None) -> Tensor:
         """Sketches of the texts' words, of shape `(batch_size, lexical_size)`; zero without a context."""
         if token_frequencies is None:
             return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
@@ -199,12 +182,9 @@ class SecondStage(nn.Module):
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
             token_frequencies=token_frequencies,
-            frequency_scale=self.frequency_scale,
+            frequency_scale=self.config.frequency_scale,
         )
-        sketch = lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
-        # A context block whose context was dropped has frequencies of zero.
-        is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
-        return sketch * is_kept
+        return lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
         """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
@@ -213,15 +193,10 @@ class SecondStage(nn.Module):
         projected = self.context_value_projections[layer_index](value.transpose(1, 2).flatten(2))
         return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
 
-    def _attend_jointly(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        dataset_embeddings: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
+    def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
         use_context_attention(self.backbone)
         num_block_tokens = self.config.num_block_tokens
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
+        context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
         masks = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
         if not self.config.context_as_sequence:
@@ -231,37 +206,27 @@ class SecondStage(nn.Module):
             attention_mask=masks,
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device),
         )
-        return output.last_hidden_state[:, num_block_tokens:], has_context
+        return output.last_hidden_state[:, num_block_tokens:]
 
-    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
-        """
-        The context of each text, filled up with the null embedding, and whether it was kept at all.
-
-        Returns:
-            `tuple` of tensors of shape `(num_contexts, num_context_tokens, hidden_size)` and `(num_contexts,)`.
-        """
+    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> Tensor:
+        """Contexts filled up with the null embedding, of shape `(num_contexts, context_size, hidden_size)`."""
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
         reference = self.backbone.get_input_embeddings().weight
-        has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
-        shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
         if num_documents == 0:
-            tokens = self.null_embedding.expand(shape)
-            return tokens.flatten(1, 2), has_context
-        tokens = dataset_embeddings.to(reference.dtype).unflatten(-1, shape[2:])
-        tokens = tokens.expand(num_contexts, -1, -1, -1)
+            return self.null_embedding.expand(num_contexts, config.context_size, -1)
+        tokens = dataset_embeddings.to(reference.dtype).expand(num_contexts, -1, -1)
         if num_documents == config.context_size and not (self.training and config.has_null_embedding):
-            return tokens.flatten(1, 2), has_context
+            return tokens
 
         is_given = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
         if self.training:
             # Drawn even at probability zero, so that every parameter of the model has a gradient in each step.
             is_given = torch.rand(is_given.shape, device=reference.device) >= config.sequence_dropout_prob
-            has_context = torch.rand(num_contexts, device=reference.device) >= config.context_dropout_prob
-        is_given = nn.functional.pad(is_given & has_context.unsqueeze(1), (0, config.context_size - num_documents))
-        tokens = nn.functional.pad(tokens, (0, 0, 0, 0, 0, config.context_size - num_documents))
-        tokens = torch.where(is_given[:, :, None, None], tokens, self.null_embedding)
-        return tokens.flatten(1, 2), has_context
+        num_missing = config.context_size - num_documents
+        is_given = nn.functional.pad(is_given, (0, num_missing))
+        tokens = nn.functional.pad(tokens, (0, 0, 0, num_missing))
+        return torch.where(is_given.unsqueeze(-1), tokens, self.null_embedding)
 
     def _block_embeddings(self, context: Tensor) -> Tensor:
         """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
@@ -295,7 +260,7 @@ class SecondStage(nn.Module):
             return nn.functional.pad(positions, (config.num_block_tokens, 0), value=start).unsqueeze(0)
         positions = torch.arange(config.num_block_tokens + text_length, device=device)
         if not config.context_as_sequence:
-            positions = positions * (positions >= config.num_context_tokens)
+            positions = positions * (positions >= config.context_size)
         return positions.unsqueeze(0)
 
     def _check_context(self, dataset_embeddings: Tensor | None, num_contexts: int) -> int:
@@ -304,7 +269,7 @@ class SecondStage(nn.Module):
         if dataset_embeddings is None:
             num_documents = 0
         else:
-            width = config.context_embedding_size
+            width = config.hidden_size
             shape = tuple(dataset_embeddings.shape)
             if len(shape) not in (2, 3) or shape[-1] != width or (len(shape) == 3 and shape[0] != num_contexts):
                 raise ValueError(
