@@ -228,17 +228,3 @@ def test_a_tuple_is_returned_if_the_configuration_says_so(make_model, texts):
 def test_nothing_to_embed_is_refused(make_model):
     with pytest.raises(ValueError, match="nothing to embed"):
         make_model()()
-
-
-def test_an_unknown_attention_implementation_is_refused(make_model, texts):
-    model = make_model()
-    model.second_stage_model.backbone.config._attn_implementation_internal = "paged|eager"
-    with pytest.raises(ValueError, match=r"supports the attention implementations eager, sdpa.*got `paged\|eager`"):
-        model.second_stage_model(*texts)
-
-
-def test_flash_attention_is_refused_for_local_layers(make_model, texts):
-    model = make_model("modernbert")
-    model.second_stage_model.backbone.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(ValueError, match="Use `sdpa` or `flex_attention`"):
-        model.second_stage_model(*texts)

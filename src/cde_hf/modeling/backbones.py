@@ -5,7 +5,6 @@ import inspect
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 # Encoders whose positions are rotations of queries and keys: position 0 is no position at all.
@@ -19,19 +18,7 @@ def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """Builds an encoder with random weights, without the pooling layer that BERT-like models have."""
     model_class = AutoModel._model_mapping[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
-    backbone = AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
-    number_layers(backbone)
-    return backbone
-
-
-def number_layers(backbone: PreTrainedModel) -> None:
-    """Gives each attention module the index of its layer, by which it finds its part of a context block."""
-    layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for index, layer in enumerate(layers):
-        for module in layer.modules():
-            # Every attention module of transformers has this attribute; NomicBERT's and DistilBERT's have no index.
-            if hasattr(module, "is_causal"):
-                module.layer_idx = index
+    return AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
 
 
 def has_learned_positions(config: PreTrainedConfig) -> bool:

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from .attention_choice import build_stage_backbone, choose_attention
-from .backbones import mean_of_tokens
+from .backbones import build_backbone, mean_of_tokens
 from .configuration_cde import CDEConfig
 
 
@@ -14,7 +13,7 @@ class FirstStage(nn.Module):
     def __init__(self, config: CDEConfig):
         super().__init__()
         hidden_size = config.first_stage_config.hidden_size
-        self.backbone = build_stage_backbone(config.first_stage_config)
+        self.backbone = build_backbone(config.first_stage_config)
         # The last layer also brings the vectors to the second stage's width.
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
@@ -34,7 +33,6 @@ class FirstStage(nn.Module):
             `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
         """
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        choose_attention(self.backbone, shows_context=False)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 

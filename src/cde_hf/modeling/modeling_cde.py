@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
 from transformers.utils import ModelOutput
 
 from .configuration_cde import CDEConfig
+from .context_attention import check_attention
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
 from .fingerprint import fingerprint, is_named
 from .first_stage import FirstStage
@@ -80,6 +81,7 @@ class CDEModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: CDEConfig):
+        check_attention(config.second_stage_config, config.second_stage_config._attn_implementation)
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
@@ -158,6 +160,21 @@ class CDEModel(PreTrainedModel):
         if config.output_residual:
             nn.init.zeros_(model.second_stage_model.output_projection[-1].weight)
         return model.eval()
+
+    def set_attn_implementation(self, attn_implementation: str | dict[str, str], **kwargs) -> None:
+        """
+        Sets the attention implementation of both stages, or of one.
+
+        Args:
+            attn_implementation (`str` or `dict[str, str]`):
+                Name of an implementation of transformers, or names for `first_stage_config` and
+                `second_stage_config`.
+        """
+        requested = attn_implementation
+        if isinstance(requested, dict):
+            requested = requested.get("second_stage_config")
+        check_attention(self.config.second_stage_config, requested)
+        super().set_attn_implementation(attn_implementation, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.second_stage_model.backbone.get_input_embeddings()

@@ -9,8 +9,7 @@ their own (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .attention_choice import build_stage_backbone
-from .backbones import added_to_inputs, first_position, has_learned_positions, mean_of_tokens
+from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions, mean_of_tokens
 from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
@@ -26,7 +25,8 @@ class SecondStage(nn.Module):
         super().__init__()
         self.config = config
         hidden_size = config.second_stage_config.hidden_size
-        self.backbone = build_stage_backbone(config.second_stage_config)
+        self.backbone = build_backbone(config.second_stage_config)
+        use_context_attention(self.backbone)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
                 nn.Linear(hidden_size, hidden_size),
@@ -136,7 +136,6 @@ class SecondStage(nn.Module):
                 "Prefix attention shares one context between all texts: `dataset_embeddings` must have the shape "
                 f"(num_documents, {self.config.hidden_size}), got {tuple(dataset_embeddings.shape)}."
             )
-        use_context_attention(self.backbone)
         block = self._block_embeddings(self._context_tokens(dataset_embeddings, num_contexts=1))
         recorded = RecordedBlock()
         self.backbone(
@@ -158,7 +157,6 @@ class SecondStage(nn.Module):
         return ContextBlock(keys_values, token_frequencies)
 
     def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
-        use_context_attention(self.backbone)
         self._check_block(block)
         inputs_embeds = self._embed_text(input_ids)
         num_block_tokens = self.config.num_block_tokens
@@ -194,7 +192,6 @@ class SecondStage(nn.Module):
         return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
 
     def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
-        use_context_attention(self.backbone)
         num_block_tokens = self.config.num_block_tokens
         context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
