@@ -23,7 +23,6 @@ logger = logging.get_logger(__name__)
 
 T = TypeVar("T")
 
-_BLOCK_KIND = "cde_context_block"
 _CONTEXT_KIND = "cde_corpus_context"
 
 
@@ -39,14 +38,11 @@ class ContextBlock:
             Share of the context documents that contain each token, for the pooling and the lexical part.
         model_fingerprint (`str`, *optional*):
             Name of the second stage that made the block. `None` within a training step, where it is not checked.
-        context_hash (`str`, *optional*):
-            Name of the context vectors and token frequencies that it was made of.
     """
 
     keys_values: LayerKeysValues
     token_frequencies: Tensor | None = None
     model_fingerprint: str | None = None
-    context_hash: str | None = None
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "ContextBlock":
         """A copy on another device or in another floating point type. Token frequencies stay in float32."""
@@ -55,25 +51,6 @@ class ContextBlock:
             for key, value in self.keys_values
         )
         return replace(self, keys_values=keys_values, token_frequencies=_move(self.token_frequencies, device))
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the block to one safetensors file, which replaces an older one only when it is whole."""
-        tensors = {}
-        for index, (key, value) in enumerate(self.keys_values):
-            tensors[f"keys.{index}"] = key.detach().contiguous()
-            tensors[f"values.{index}"] = value.detach().contiguous()
-        if self.token_frequencies is not None:
-            tensors["token_frequencies"] = self.token_frequencies.detach().contiguous()
-        names = {"model_fingerprint": self.model_fingerprint, "context_hash": self.context_hash}
-        _save_atomically(tensors, {_BLOCK_KIND: json.dumps(names)}, Path(path))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "ContextBlock":
-        """Reads a block that [`ContextBlock.save`] wrote."""
-        tensors, metadata = _load(Path(path), _BLOCK_KIND)
-        num_layers = sum(name.startswith("keys.") for name in tensors)
-        keys_values = tuple((tensors[f"keys.{index}"], tensors[f"values.{index}"]) for index in range(num_layers))
-        return cls(keys_values, tensors.get("token_frequencies"), **metadata)
 
 
 @dataclass(frozen=True)
@@ -151,7 +128,7 @@ class CorpusContext:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "CorpusContext":
         """Reads a context that [`CorpusContext.save`] wrote."""
-        tensors, metadata = _load(Path(path), _CONTEXT_KIND)
+        tensors, metadata = _load(Path(path))
         documents = metadata.pop("documents")
         return cls(**tensors, **metadata, documents=tuple(documents) if documents is not None else None)
 
@@ -259,7 +236,7 @@ def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path:
         os.replace(Path(folder) / path.name, path)
 
 
-def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file `{path}`.")
     try:
@@ -268,9 +245,9 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
-    if kind not in metadata:
-        raise ValueError(f"`{path}` holds no {kind.removeprefix('cde_').replace('_', ' ')}.")
-    return tensors, json.loads(metadata[kind])
+    if _CONTEXT_KIND not in metadata:
+        raise ValueError(f"`{path}` holds no corpus context.")
+    return tensors, json.loads(metadata[_CONTEXT_KIND])
 
 
 __all__ = [

@@ -303,8 +303,7 @@ class CDEModel(PreTrainedModel):
         if self.config.context_attention != "prefix" or context.block is not None:
             return context
         block = self.second_stage_model.encode_block(context.embeddings, context.token_frequencies)
-        block = replace(block, model_fingerprint=fingerprint(self.second_stage_model), context_hash=context.hash)
-        return replace(context, block=block)
+        return replace(context, block=replace(block, model_fingerprint=fingerprint(self.second_stage_model)))
 
     @torch.no_grad()
     def encode_texts(
