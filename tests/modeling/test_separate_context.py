@@ -8,7 +8,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 from transformers.masking_utils import eager_mask
 
 from cde_hf import CDEConfig, CDEModel
-from cde_hf.modeling.backbones import mean_of_tokens
+from cde_hf.modeling.pooling import mean_of_tokens
 
 
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]

@@ -2,7 +2,6 @@
 
 import inspect
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
@@ -57,24 +56,6 @@ def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     return added
 
 
-def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
-    """
-    Weighted mean over the tokens.
-
-    Args:
-        hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
-            One vector per token.
-        weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight of each token; they need not sum to one. A text whose weights are all zero gives the zero vector.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, dim)`: The means.
-    """
-    weights = weights.to(torch.promote_types(hidden_states.dtype, torch.float32))  # a bfloat16 sum stops at 256 tokens
-    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.bmm(weights.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
-
-
 __all__ = [
     "LEARNED_POSITION_TYPES",
     "ROTARY_TYPES",
@@ -84,5 +65,4 @@ __all__ = [
     "has_learned_positions",
     "has_local_layers",
     "longest_text",
-    "mean_of_tokens",
 ]

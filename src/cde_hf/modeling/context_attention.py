@@ -28,8 +28,6 @@ from .backbones import has_local_layers
 from .merged_attention import as_one_text, is_merging_faster, merged_attention
 
 
-LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
-
 # Unique to this copy of the code: names are global in a process, and each checkpoint has a copy of its own.
 _NAME = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}"
 
@@ -55,7 +53,7 @@ def context_attention_forward(
     attention_mask: Tensor | None,
     *,
     recorded: RecordedBlock | None = None,
-    context_keys_values: LayerKeysValues | None = None,
+    context_keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None,
     separate_context: bool = False,
     position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
     **kwargs,
@@ -257,7 +255,6 @@ AttentionInterface.register(_NAME, context_attention_forward)
 
 
 __all__ = [
-    "LayerKeysValues",
     "RecordedBlock",
     "block_masks",
     "check_attention",

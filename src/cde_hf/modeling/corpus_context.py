@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import logging
 
-from .context_attention import LayerKeysValues
 from .fingerprint import tensor_hash
 
 
@@ -40,7 +39,7 @@ class ContextBlock:
             Name of the second stage that made the block. `None` within a training step, where it is not checked.
     """
 
-    keys_values: LayerKeysValues
+    keys_values: tuple[tuple[Tensor, Tensor], ...]
     token_frequencies: Tensor | None = None
     model_fingerprint: str | None = None
 

@@ -8,23 +8,28 @@ Contextual document embeddings: a first stage embeds context documents, a second
 The context is a set: its tokens have no position, and missing documents are filled up with the null embedding.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
+from transformers.utils.hub import cached_file
 
+from .backbones import build_backbone
 from .configuration_cde import CDEConfig
 from .context_attention import check_attention
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
 from .fingerprint import fingerprint, is_named
-from .first_stage import FirstStage
 from .lexical import draw_signs
+from .pooling import mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
-from .sentence_transformers_folder import find_encoder_folder
+
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -44,6 +49,36 @@ class CDEOutput(ModelOutput):
     embeddings: Tensor | None = None
     context_embeddings: Tensor | None = None
     context_block: ContextBlock | None = None
+
+
+class FirstStage(nn.Module):
+    """Embeds context documents one by one."""
+
+    def __init__(self, config: CDEConfig):
+        super().__init__()
+        hidden_size = config.first_stage_config.hidden_size
+        self.backbone = build_backbone(config.first_stage_config)
+        # The last layer also brings the vectors to the second stage's width.
+        self.output_projection = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """
+        Embeds context documents.
+
+        Args:
+            input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+                Token ids.
+            attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`, *optional*):
+                Zero at padding. Defaults to ones.
+
+        Returns:
+            `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
+        """
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 
 
 class CDEModel(PreTrainedModel):
@@ -134,7 +169,7 @@ class CDEModel(PreTrainedModel):
         """
         if config_fields.get("has_first_stage") is False:
             raise ValueError("A model to be trained needs its first stage: leave `has_first_stage` out.")
-        folder, subfolder = find_encoder_folder(name_or_path)
+        folder, subfolder = _find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
         if first_stage_layers is not None:
@@ -364,6 +399,47 @@ class CDEModel(PreTrainedModel):
     def _count_token_frequencies(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return count_token_frequencies(input_ids, attention_mask, self.config.vocab_size)
+
+
+def _find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
+    """
+    Where the encoder of a model lies, be it a plain one or a sentence-transformers model.
+
+    Args:
+        name_or_path (`str` or `Path`):
+            A folder or a name on the Hub.
+
+    Returns:
+        `tuple[str, str]`: The model and the subfolder in it, for `from_pretrained`.
+    """
+    name = str(name_or_path)
+    modules_file = cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False)
+    if modules_file is None:
+        return name, ""
+    modules = json.loads(Path(modules_file).read_text(encoding="utf-8"))
+    if not modules[0]["type"].endswith("Transformer"):
+        raise ValueError(
+            f"`{name}` begins with a module of type `{modules[0]['type']}`, but only a Transformer has weights for "
+            "both stages. Use a sentence-transformers model around an encoder."
+        )
+    for module in modules[1:]:
+        kind = module["type"].rsplit(".", 1)[-1]
+        if kind == "Pooling":
+            _warn_unless_mean(name, module["path"])
+        elif kind != "Normalize":
+            logger.warning(f"The module {kind} of `{name}` has no counterpart in a CDE model and is left out.")
+    return name, modules[0]["path"]
+
+
+def _warn_unless_mean(name: str, subfolder: str) -> None:
+    file = cached_file(name, "config.json", subfolder=subfolder)
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    is_mean = config.get("pooling_mode", "mean") == "mean" and config.get("pooling_mode_mean_tokens", True)
+    if not is_mean:
+        logger.warning(
+            f"`{name}` does not pool by the mean of its tokens, as a CDE model does: it will need more training. "
+            "Prefer an encoder with mean pooling."
+        )
 
 
 __all__ = ["CDEModel", "CDEOutput"]

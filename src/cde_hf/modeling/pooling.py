@@ -1,5 +1,6 @@
-"""How much each text token counts in the embedding."""
+"""How text tokens become one vector: the weight of each token, and their weighted mean."""
 
+import torch
 from torch import Tensor
 
 
@@ -39,6 +40,24 @@ def pooling_weights(
     return weights
 
 
+def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
+    """
+    Weighted mean over the tokens.
+
+    Args:
+        hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
+            One vector per token.
+        weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
+            Weight of each token; they need not sum to one. A text whose weights are all zero gives the zero vector.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, dim)`: The means.
+    """
+    weights = weights.to(torch.promote_types(hidden_states.dtype, torch.float32))  # a bfloat16 sum stops at 256 tokens
+    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.bmm(weights.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
+
+
 def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
     is_end = input_ids == instruction_end_id
     is_end[:, 0] = False
@@ -47,4 +66,4 @@ def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
     return (num_ends_before > 0) | ~has_end
 
 
-__all__ = ["pooling_weights"]
+__all__ = ["mean_of_tokens", "pooling_weights"]

@@ -9,13 +9,13 @@ their own (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions, mean_of_tokens
+from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions
 from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
 from .lexical import add_lexical_part, lexical_sketch
-from .pooling import pooling_weights
+from .pooling import mean_of_tokens, pooling_weights
 
 
 class SecondStage(nn.Module):
