@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from cde_hf import CDEModel
+from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling.corpus_context import count_token_frequencies
+from cde_hf.modeling.frequency_pooling import FrequencyPooling
 from cde_hf.modeling.pooling import pooling_weights
 
 
@@ -95,3 +96,9 @@ def test_an_infinite_scale_is_the_mean(models, texts, context_documents):
     frequency_model.config.frequency_scale = math.inf
     context = frequency_model.encode_context(*context_documents)
     torch.testing.assert_close(frequency_model.encode_texts(*texts, context=context), expected, atol=0, rtol=0)
+
+
+def test_the_scale_has_one_default():
+    frequencies = torch.full((10,), 0.2)
+    torch.testing.assert_close(pooling_weights(IDS, MASK, token_frequencies=frequencies), MASK / 2)
+    assert CDEConfig().frequency_scale == FrequencyPooling(8).frequency_scale == 0.2

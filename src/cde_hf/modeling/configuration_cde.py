@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .backbones import LEARNED_POSITION_TYPES, ROTARY_TYPES
+from .pooling import DEFAULT_FREQUENCY_SCALE
 from .released_layouts import convert_released_config, is_released_config, read_backbone_configs
 
 
@@ -41,7 +42,7 @@ class CDEConfig(PreTrainedConfig):
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
             being the share of the context documents that contain it and `a` the `frequency_scale`.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a` of these weights: the frequency at which a token weighs one half.
             `math.inf` gives the plain mean.
         lexical_size (`int`, *optional*, defaults to `0`):
@@ -99,7 +100,7 @@ class CDEConfig(PreTrainedConfig):
     context_attention: Literal["joint", "prefix"] = "joint"
     separate_context: bool = False
     pooling: Literal["mean", "context_frequency"] = "mean"
-    frequency_scale: float | int = 0.1
+    frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE
     lexical_size: int = 0
     lexical_weight: float | int = 0.3
     instruction_end_id: int | None = None

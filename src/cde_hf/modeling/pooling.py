@@ -4,13 +4,16 @@ import torch
 from torch import Tensor
 
 
+DEFAULT_FREQUENCY_SCALE = 0.2
+
+
 def pooling_weights(
     input_ids: Tensor,
     attention_mask: Tensor,
     *,
     instruction_end_id: int | None = None,
     token_frequencies: Tensor | None = None,
-    frequency_scale: float = 0.1,
+    frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
 ) -> Tensor:
     """
     Weights of the text tokens for the mean.
@@ -25,7 +28,7 @@ def pooling_weights(
             first token, weigh nothing. A text without it keeps all its tokens.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`. An infinite one gives equal weights.
 
     Returns:
@@ -66,4 +69,4 @@ def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
     return (num_ends_before > 0) | ~has_end
 
 
-__all__ = ["mean_of_tokens", "pooling_weights"]
+__all__ = ["DEFAULT_FREQUENCY_SCALE", "mean_of_tokens", "pooling_weights"]
