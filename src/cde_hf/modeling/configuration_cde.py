@@ -128,6 +128,13 @@ class CDEConfig(PreTrainedConfig):
             config_dict = convert_released_config(config_dict, *backbone_configs)
         return config_dict, kwargs
 
+    def to_dict(self) -> dict[str, Any]:
+        """Serializes the configuration without `_name_or_path`: a folder of this machine is nobody else's business."""
+        config_dict = super().to_dict()
+        for part in (config_dict, config_dict["first_stage_config"], config_dict["second_stage_config"]):
+            part.pop("_name_or_path", None)
+        return config_dict
+
     @property
     def counts_tokens(self) -> bool:
         """Whether an embedding needs the token frequencies of the context, for its pooling or its lexical part."""
