@@ -77,7 +77,7 @@ def test_prompts_are_in_the_checkpoint(checkpoint, model):
 def test_the_calls_of_the_released_cards_work(checkpoint, model):
     vectors = model.encode(CORPUS[:3], prompt_name="document", convert_to_tensor=True)
     bare = AutoModel.from_pretrained(checkpoint)
-    assert vectors.shape == (3, bare.config.context_embedding_size)
+    assert vectors.shape == (3, bare.config.hidden_size)
     embeddings = model.encode(TEXTS, prompt_name="query", dataset_embeddings=vectors)
     ids = model.tokenizer("search_query: " + TEXTS[0], return_tensors="pt")["input_ids"]
     with torch.no_grad():

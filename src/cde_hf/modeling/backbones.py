@@ -2,10 +2,8 @@
 
 import inspect
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 
 # Encoders whose positions are rotations of queries and keys: position 0 is no position at all.
@@ -19,19 +17,7 @@ def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """Builds an encoder with random weights, without the pooling layer that BERT-like models have."""
     model_class = AutoModel._model_mapping[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
-    backbone = AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
-    number_layers(backbone)
-    return backbone
-
-
-def number_layers(backbone: PreTrainedModel) -> None:
-    """Gives each attention module the index of its layer, by which it finds its part of a context block."""
-    layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for index, layer in enumerate(layers):
-        for module in layer.modules():
-            # Every attention module of transformers has this attribute; NomicBERT's and DistilBERT's have no index.
-            if hasattr(module, "is_causal"):
-                module.layer_idx = index
+    return AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
 
 
 def has_learned_positions(config: PreTrainedConfig) -> bool:
@@ -70,24 +56,6 @@ def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     return added
 
 
-def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
-    """
-    Weighted mean over the tokens.
-
-    Args:
-        hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
-            One vector per token.
-        weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight of each token; they need not sum to one. A text whose weights are all zero gives the zero vector.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, dim)`: The means.
-    """
-    weights = weights.to(torch.promote_types(hidden_states.dtype, torch.float32))  # a bfloat16 sum stops at 256 tokens
-    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.bmm(weights.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
-
-
 __all__ = [
     "LEARNED_POSITION_TYPES",
     "ROTARY_TYPES",
@@ -97,5 +65,4 @@ __all__ = [
     "has_learned_positions",
     "has_local_layers",
     "longest_text",
-    "mean_of_tokens",
 ]

@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .backbones import LEARNED_POSITION_TYPES, ROTARY_TYPES
+from .pooling import DEFAULT_FREQUENCY_SCALE
 from .released_layouts import convert_released_config, is_released_config, read_backbone_configs
 
 
@@ -28,8 +29,6 @@ class CDEConfig(PreTrainedConfig):
             Backbone that embeds the texts beside the context. Defaults to NomicBERT at the paper's size.
         context_size (`int`, *optional*, defaults to `512`):
             Number of context documents the second stage reads.
-        num_vectors_per_document (`int`, *optional*, defaults to `1`):
-            Number of vectors that the first stage makes of one context document.
         num_soft_prompts (`int`, *optional*, defaults to `8`):
             Number of learned vectors between the context and the text.
         context_attention (`str`, *optional*, defaults to `"joint"`):
@@ -42,16 +41,10 @@ class CDEConfig(PreTrainedConfig):
             nothing yet take attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
-            being the share of the context documents that contain it and `a` the `frequency_scale`; or
-            `"relative_frequency"`: it weighs `(a + b) / (a + p)`, `b` being its share in the training data. A model
-            that is trained so learns by itself which tokens are common everywhere, and the context tells it which
-            ones are common or rare here alone. The trainer counts `b` before the first step, if it was not counted
-            in an earlier training; until then it is zero.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
-            The scale `a` of these weights; with `"context_frequency"` the frequency at which a token weighs one half.
+            being the share of the context documents that contain it and `a` the `frequency_scale`.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
+            The scale `a` of these weights: the frequency at which a token weighs one half.
             `math.inf` gives the plain mean.
-        learn_frequency_scale (`bool`, *optional*, defaults to `False`):
-            Whether `frequency_scale` is only the start of a learned value.
         lexical_size (`int`, *optional*, defaults to `0`):
             Width of the lexical part that stands beside the dense one in an embedding: a random sketch of the text's
             words, the rare ones of the context counting most, with the same `a`. Without a context it is zero. 0 means
@@ -70,8 +63,6 @@ class CDEConfig(PreTrainedConfig):
             Whether the model has a learned vector that stands in for missing context documents.
         sequence_dropout_prob (`float`, *optional*, defaults to `0.005`):
             Probability that a context document is replaced by the null embedding in training.
-        context_dropout_prob (`float`, *optional*, defaults to `0.0`):
-            Probability that the whole context is replaced by the null embedding in training.
         context_as_sequence (`bool`, *optional*, defaults to `False`):
             Whether context tokens have ordinary positions, so that their order matters and local attention layers see
             only the nearest of them. The released generation-2 weights were trained so.
@@ -105,13 +96,11 @@ class CDEConfig(PreTrainedConfig):
     first_stage_config: dict | PreTrainedConfig | None = None
     second_stage_config: dict | PreTrainedConfig | None = None
     context_size: int = 512
-    num_vectors_per_document: int = 1
     num_soft_prompts: int = 8
     context_attention: Literal["joint", "prefix"] = "joint"
     separate_context: bool = False
-    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
-    frequency_scale: float | int = 0.1
-    learn_frequency_scale: bool = False
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE
     lexical_size: int = 0
     lexical_weight: float | int = 0.3
     instruction_end_id: int | None = None
@@ -119,7 +108,6 @@ class CDEConfig(PreTrainedConfig):
     has_first_stage: bool = True
     has_null_embedding: bool = True
     sequence_dropout_prob: float | int = 0.005
-    context_dropout_prob: float | int = 0.0
     context_as_sequence: bool = False
     normalize_text_twice: bool = False
     initializer_range: float = 0.02
@@ -140,15 +128,17 @@ class CDEConfig(PreTrainedConfig):
             config_dict = convert_released_config(config_dict, *backbone_configs)
         return config_dict, kwargs
 
-    @property
-    def pools_by_frequency(self) -> bool:
-        """Whether the pooling needs the token frequencies of the context."""
-        return self.pooling != "mean"
+    def to_dict(self) -> dict[str, Any]:
+        """Serializes the configuration without `_name_or_path`: a folder of this machine is nobody else's business."""
+        config_dict = super().to_dict()
+        for part in (config_dict, config_dict["first_stage_config"], config_dict["second_stage_config"]):
+            part.pop("_name_or_path", None)
+        return config_dict
 
     @property
     def counts_tokens(self) -> bool:
         """Whether an embedding needs the token frequencies of the context, for its pooling or its lexical part."""
-        return self.pools_by_frequency or self.lexical_size > 0
+        return self.pooling == "context_frequency" or self.lexical_size > 0
 
     @property
     def hidden_size(self) -> int:
@@ -166,24 +156,13 @@ class CDEConfig(PreTrainedConfig):
         return self.second_stage_config.vocab_size
 
     @property
-    def context_embedding_size(self) -> int:
-        """Width of a context document's row: its vectors side by side."""
-        return self.num_vectors_per_document * self.second_stage_config.hidden_size
-
-    @property
-    def num_context_tokens(self) -> int:
-        """Number of positions that a full context takes in the second stage."""
-        return self.context_size * self.num_vectors_per_document
-
-    @property
     def num_block_tokens(self) -> int:
         """Number of positions before the text: context and soft prompt."""
-        return self.num_context_tokens + self.num_soft_prompts
+        return self.context_size + self.num_soft_prompts
 
     def validate_sizes(self):
-        for name in ("context_size", "num_vectors_per_document"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.context_size < 1:
+            raise ValueError(f"`context_size` must be at least 1, got {self.context_size}.")
         if self.num_soft_prompts < 0:
             raise ValueError(f"`num_soft_prompts` must not be negative, got {self.num_soft_prompts}.")
 
@@ -202,24 +181,18 @@ class CDEConfig(PreTrainedConfig):
                 )
 
     def validate_dropout(self):
-        for name in ("sequence_dropout_prob", "context_dropout_prob"):
-            probability = getattr(self, name)
-            if not 0 <= probability <= 1:
-                raise ValueError(f"`{name}` must be a probability between 0 and 1, got {probability}.")
-            if probability > 0 and not self.has_null_embedding:
-                raise ValueError(
-                    f"`{name}={probability}` puts the null embedding in place of context documents, but "
-                    f"`has_null_embedding` is `False`. Set `{name}=0.0` or `has_null_embedding=True`."
-                )
+        probability = self.sequence_dropout_prob
+        if not 0 <= probability <= 1:
+            raise ValueError(f"`sequence_dropout_prob` must be a probability between 0 and 1, got {probability}.")
+        if probability > 0 and not self.has_null_embedding:
+            raise ValueError(
+                f"`sequence_dropout_prob={probability}` puts the null embedding in place of context documents, but "
+                "`has_null_embedding` is `False`. Set `sequence_dropout_prob=0.0` or `has_null_embedding=True`."
+            )
 
     def validate_pooling(self):
         if not self.frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
-        if self.learn_frequency_scale and not self.pools_by_frequency:
-            raise ValueError(
-                "`learn_frequency_scale=True` needs `pooling='context_frequency'` or `'relative_frequency'`, got "
-                f"`pooling='{self.pooling}'`."
-            )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
         if self.counts_tokens and sizes[0] != sizes[1]:
             raise ValueError(
@@ -227,8 +200,6 @@ class CDEConfig(PreTrainedConfig):
                 f"for the second one, but their vocabularies have {sizes[0]} and {sizes[1]} tokens. Use one tokenizer "
                 "for both backbones, or `pooling='mean'` and `lexical_size=0`."
             )
-        if self.learn_frequency_scale and math.isinf(self.frequency_scale):
-            raise ValueError("An infinite `frequency_scale` cannot be learned. Start from a finite one such as 0.1.")
         if self.instruction_end_id is not None and not 0 <= self.instruction_end_id < self.vocab_size:
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
@@ -242,11 +213,6 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(
                 f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to do "
                 "without a lexical part."
-            )
-        if self.lexical_size > 0 and self.pooling == "relative_frequency":
-            raise ValueError(
-                "A lexical part weighs tokens by the context alone, got `pooling='relative_frequency'`. Use "
-                "`pooling='context_frequency'` or `'mean'`."
             )
 
     def validate_separate_context(self):

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import logging
 
-from .context_attention import LayerKeysValues
 from .fingerprint import tensor_hash
 
 
@@ -23,7 +22,6 @@ logger = logging.get_logger(__name__)
 
 T = TypeVar("T")
 
-_BLOCK_KIND = "cde_context_block"
 _CONTEXT_KIND = "cde_corpus_context"
 
 
@@ -39,14 +37,11 @@ class ContextBlock:
             Share of the context documents that contain each token, for the pooling and the lexical part.
         model_fingerprint (`str`, *optional*):
             Name of the second stage that made the block. `None` within a training step, where it is not checked.
-        context_hash (`str`, *optional*):
-            Name of the context vectors and token frequencies that it was made of.
     """
 
-    keys_values: LayerKeysValues
+    keys_values: tuple[tuple[Tensor, Tensor], ...]
     token_frequencies: Tensor | None = None
     model_fingerprint: str | None = None
-    context_hash: str | None = None
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "ContextBlock":
         """A copy on another device or in another floating point type. Token frequencies stay in float32."""
@@ -56,25 +51,6 @@ class ContextBlock:
         )
         return replace(self, keys_values=keys_values, token_frequencies=_move(self.token_frequencies, device))
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the block to one safetensors file, which replaces an older one only when it is whole."""
-        tensors = {}
-        for index, (key, value) in enumerate(self.keys_values):
-            tensors[f"keys.{index}"] = key.detach().contiguous()
-            tensors[f"values.{index}"] = value.detach().contiguous()
-        if self.token_frequencies is not None:
-            tensors["token_frequencies"] = self.token_frequencies.detach().contiguous()
-        names = {"model_fingerprint": self.model_fingerprint, "context_hash": self.context_hash}
-        _save_atomically(tensors, {_BLOCK_KIND: json.dumps(names)}, Path(path))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "ContextBlock":
-        """Reads a block that [`ContextBlock.save`] wrote."""
-        tensors, metadata = _load(Path(path), _BLOCK_KIND)
-        num_layers = sum(name.startswith("keys.") for name in tensors)
-        keys_values = tuple((tensors[f"keys.{index}"], tensors[f"values.{index}"]) for index in range(num_layers))
-        return cls(keys_values, tensors.get("token_frequencies"), **metadata)
-
 
 @dataclass(frozen=True)
 class CorpusContext:
@@ -82,7 +58,7 @@ class CorpusContext:
     What a model knows of a corpus: made once, used for every text, saved beside vectors or inside of a checkpoint.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+        embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents. `None` for no context at all.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share of the context documents that contain each token.
@@ -151,7 +127,7 @@ class CorpusContext:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "CorpusContext":
         """Reads a context that [`CorpusContext.save`] wrote."""
-        tensors, metadata = _load(Path(path), _CONTEXT_KIND)
+        tensors, metadata = _load(Path(path))
         documents = metadata.pop("documents")
         return cls(**tensors, **metadata, documents=tuple(documents) if documents is not None else None)
 
@@ -259,7 +235,7 @@ def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path:
         os.replace(Path(folder) / path.name, path)
 
 
-def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file `{path}`.")
     try:
@@ -268,9 +244,9 @@ def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
-    if kind not in metadata:
-        raise ValueError(f"`{path}` holds no {kind.removeprefix('cde_').replace('_', ' ')}.")
-    return tensors, json.loads(metadata[kind])
+    if _CONTEXT_KIND not in metadata:
+        raise ValueError(f"`{path}` holds no corpus context.")
+    return tensors, json.loads(metadata[_CONTEXT_KIND])
 
 
 __all__ = [

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 
 _SAMPLES_PER_PARAMETER = 4096
-_BACKGROUND = "background_frequencies"  # the one buffer that is learned; others hold contexts, or constants
 
 _known: WeakKeyDictionary[nn.Module, tuple[tuple[float, ...], str]] = WeakKeyDictionary()
 
@@ -17,17 +16,16 @@ def fingerprint(module: nn.Module) -> str:
     """
     A short name for the weights of a module, the same in every process.
 
-    A sample of every parameter and of background frequencies is hashed, rounded to bfloat16: casting a model from
-    float32 to bfloat16 and back keeps its name (float16 rounds otherwise and has a name of its own), a training step
-    changes it. The result is kept as long as one value of each parameter and the sum of the frequencies stay the same.
+    A sample of every parameter is hashed, rounded to bfloat16: casting a model from float32 to bfloat16 and back keeps
+    its name (float16 rounds otherwise and has a name of its own), a training step changes it. The result is kept as
+    long as one value of each parameter stays the same.
     """
     # Not by the tensors' version counters: fused optimizers do not count up.
     probe = _probe(module)
     if module in _known and _known[module][0] == probe:
         return _known[module][1]
     digest = hashlib.blake2b(digest_size=8)
-    backgrounds = [(name, buffer) for name, buffer in module.named_buffers() if name.endswith(_BACKGROUND)]
-    for name, weights in [*module.named_parameters(), *backgrounds]:
+    for name, weights in module.named_parameters():
         digest.update(f"{name}{tuple(weights.shape)}".encode())
         flat = weights.detach().flatten()
         step = max(1, len(flat) // _SAMPLES_PER_PARAMETER)
@@ -63,8 +61,6 @@ def _probe(module: nn.Module) -> tuple[float, ...]:
             for parameter in submodule._parameters.values():
                 if parameter is not None:
                     values.append(parameter.view(-1)[parameter.numel() // 2])
-            if _BACKGROUND in submodule._buffers:
-                values.append(submodule._buffers[_BACKGROUND].sum())
         return tuple(torch.stack(values).tolist())
 
 

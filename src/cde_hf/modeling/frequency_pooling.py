@@ -29,7 +29,7 @@ from transformers.utils import logging
 
 from .corpus_context import count_token_frequencies, documents_with_text, sample_documents
 from .lexical import add_lexical_part, draw_signs, lexical_sketch
-from .pooling import pooling_weights
+from .pooling import DEFAULT_FREQUENCY_SCALE, pooling_weights
 
 
 logger = logging.get_logger(__name__)
@@ -84,7 +84,7 @@ class FrequencyPooling(Pooling):
         pooling_mode: str = "mean",
         include_prompt: bool = True,
         *,
-        frequency_scale: float = 0.2,
+        frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
         lexical_size: int = 0,
         lexical_weight: float = 0.3,
         num_documents: int = 0,

@@ -1,29 +1,35 @@
 """
 Contextual document embeddings: a first stage embeds context documents, a second stage reads them beside the text.
 
-1. First stage: backbone, mean over the tokens, two-layer head: one or more vectors per context document.
+1. First stage: backbone, mean over the tokens, two-layer head: one vector per context document.
 2. Second stage: `[context vectors][soft prompt][text tokens]` through a backbone, pooling over the text tokens alone,
    two-layer head, and if wanted a lexical part behind. Context and soft prompt together are called the context block.
 
 The context is a set: its tokens have no position, and missing documents are filled up with the null embedding.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
+from transformers.utils.hub import cached_file
 
+from .backbones import build_backbone
 from .configuration_cde import CDEConfig
+from .context_attention import check_attention
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
 from .fingerprint import fingerprint, is_named
-from .first_stage import FirstStage
 from .lexical import draw_signs
+from .pooling import mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
-from .sentence_transformers_folder import find_encoder_folder
+
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -34,7 +40,7 @@ class CDEOutput(ModelOutput):
     Args:
         embeddings (`torch.Tensor` of shape `(batch_size, embedding_size)`, *optional*):
             Embeddings of the texts, not normalised.
-        context_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+        context_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents.
         context_block (`ContextBlock`, *optional*):
             The context block of prefix attention.
@@ -43,6 +49,36 @@ class CDEOutput(ModelOutput):
     embeddings: Tensor | None = None
     context_embeddings: Tensor | None = None
     context_block: ContextBlock | None = None
+
+
+class FirstStage(nn.Module):
+    """Embeds context documents one by one."""
+
+    def __init__(self, config: CDEConfig):
+        super().__init__()
+        hidden_size = config.first_stage_config.hidden_size
+        self.backbone = build_backbone(config.first_stage_config)
+        # The last layer also brings the vectors to the second stage's width.
+        self.output_projection = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """
+        Embeds context documents.
+
+        Args:
+            input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+                Token ids.
+            attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`, *optional*):
+                Zero at padding. Defaults to ones.
+
+        Returns:
+            `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
+        """
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 
 
 class CDEModel(PreTrainedModel):
@@ -80,6 +116,7 @@ class CDEModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: CDEConfig):
+        check_attention(config.second_stage_config, config.second_stage_config._attn_implementation)
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
@@ -94,14 +131,9 @@ class CDEModel(PreTrainedModel):
             if self.config.separate_context:
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.weight)
-            if self.config.pooling == "relative_frequency":
-                initialization.zeros_(module.background_frequencies)
             if self.config.lexical_size > 0:
                 signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
                 initialization.copy_(module.lexical_signs, signs)
-            if self.config.learn_frequency_scale:
-                scale = torch.tensor(float(self.config.frequency_scale))
-                initialization.copy_(module.log_frequency_scale, scale.log())
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "CDEModel":
@@ -137,7 +169,7 @@ class CDEModel(PreTrainedModel):
         """
         if config_fields.get("has_first_stage") is False:
             raise ValueError("A model to be trained needs its first stage: leave `has_first_stage` out.")
-        folder, subfolder = find_encoder_folder(name_or_path)
+        folder, subfolder = _find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
         if first_stage_layers is not None:
@@ -163,6 +195,21 @@ class CDEModel(PreTrainedModel):
         if config.output_residual:
             nn.init.zeros_(model.second_stage_model.output_projection[-1].weight)
         return model.eval()
+
+    def set_attn_implementation(self, attn_implementation: str | dict[str, str], **kwargs) -> None:
+        """
+        Sets the attention implementation of both stages, or of one.
+
+        Args:
+            attn_implementation (`str` or `dict[str, str]`):
+                Name of an implementation of transformers, or names for `first_stage_config` and
+                `second_stage_config`.
+        """
+        requested = attn_implementation
+        if isinstance(requested, dict):
+            requested = requested.get("second_stage_config")
+        check_attention(self.config.second_stage_config, requested)
+        super().set_attn_implementation(attn_implementation, **kwargs)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.second_stage_model.backbone.get_input_embeddings()
@@ -193,7 +240,7 @@ class CDEModel(PreTrainedModel):
                 Token ids of the context documents.
             context_attention_mask (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, in place of `context_input_ids`.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
                 Token frequencies that belong to `dataset_embeddings`. Counted here if `context_input_ids` are given.
@@ -270,7 +317,7 @@ class CDEModel(PreTrainedModel):
 
     @torch.no_grad()
     def encode_context_documents(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """First-stage vectors of context documents, of shape `(num_documents, context_embedding_size)`."""
+        """First-stage vectors of context documents, of shape `(num_documents, hidden_size)`."""
         self._check_first_stage()
         return self.first_stage_model(input_ids, attention_mask)
 
@@ -291,8 +338,7 @@ class CDEModel(PreTrainedModel):
         if self.config.context_attention != "prefix" or context.block is not None:
             return context
         block = self.second_stage_model.encode_block(context.embeddings, context.token_frequencies)
-        block = replace(block, model_fingerprint=fingerprint(self.second_stage_model), context_hash=context.hash)
-        return replace(context, block=block)
+        return replace(context, block=replace(block, model_fingerprint=fingerprint(self.second_stage_model)))
 
     @torch.no_grad()
     def encode_texts(
@@ -353,6 +399,47 @@ class CDEModel(PreTrainedModel):
     def _count_token_frequencies(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return count_token_frequencies(input_ids, attention_mask, self.config.vocab_size)
+
+
+def _find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
+    """
+    Where the encoder of a model lies, be it a plain one or a sentence-transformers model.
+
+    Args:
+        name_or_path (`str` or `Path`):
+            A folder or a name on the Hub.
+
+    Returns:
+        `tuple[str, str]`: The model and the subfolder in it, for `from_pretrained`.
+    """
+    name = str(name_or_path)
+    modules_file = cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False)
+    if modules_file is None:
+        return name, ""
+    modules = json.loads(Path(modules_file).read_text(encoding="utf-8"))
+    if not modules[0]["type"].endswith("Transformer"):
+        raise ValueError(
+            f"`{name}` begins with a module of type `{modules[0]['type']}`, but only a Transformer has weights for "
+            "both stages. Use a sentence-transformers model around an encoder."
+        )
+    for module in modules[1:]:
+        kind = module["type"].rsplit(".", 1)[-1]
+        if kind == "Pooling":
+            _warn_unless_mean(name, module["path"])
+        elif kind != "Normalize":
+            logger.warning(f"The module {kind} of `{name}` has no counterpart in a CDE model and is left out.")
+    return name, modules[0]["path"]
+
+
+def _warn_unless_mean(name: str, subfolder: str) -> None:
+    file = cached_file(name, "config.json", subfolder=subfolder)
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    is_mean = config.get("pooling_mode", "mean") == "mean" and config.get("pooling_mode_mean_tokens", True)
+    if not is_mean:
+        logger.warning(
+            f"`{name}` does not pool by the mean of its tokens, as a CDE model does: it will need more training. "
+            "Prefer an encoder with mean pooling."
+        )
 
 
 __all__ = ["CDEModel", "CDEOutput"]

@@ -9,14 +9,13 @@ their own (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .attention_choice import build_stage_backbone
-from .backbones import added_to_inputs, first_position, has_learned_positions, mean_of_tokens
+from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions
 from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
 from .lexical import add_lexical_part, lexical_sketch
-from .pooling import pooling_weights
+from .pooling import mean_of_tokens, pooling_weights
 
 
 class SecondStage(nn.Module):
@@ -26,7 +25,8 @@ class SecondStage(nn.Module):
         super().__init__()
         self.config = config
         hidden_size = config.second_stage_config.hidden_size
-        self.backbone = build_stage_backbone(config.second_stage_config)
+        self.backbone = build_backbone(config.second_stage_config)
+        use_context_attention(self.backbone)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
                 nn.Linear(hidden_size, hidden_size),
@@ -40,21 +40,12 @@ class SecondStage(nn.Module):
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
             )
-        if config.pooling == "relative_frequency":
-            self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
         if config.lexical_size > 0:
             signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
             self.register_buffer("lexical_signs", signs, persistent=False)
-        if config.learn_frequency_scale:
-            self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size)
         )
-
-    @property
-    def frequency_scale(self) -> Tensor | float:
-        """The frequency at which a token weighs one half."""
-        return self.log_frequency_scale.exp() if self.config.learn_frequency_scale else self.config.frequency_scale
 
     def forward(
         self,
@@ -73,7 +64,7 @@ class SecondStage(nn.Module):
                 Token ids of the texts.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, at most `context_size` of them; the missing ones are the null embedding. In joint
                 attention a leading batch dimension gives each text a context of its own. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
@@ -93,7 +84,7 @@ class SecondStage(nn.Module):
                 raise ValueError(
                     "A `context_block` holds its whole context: give it alone, or `dataset_embeddings` without it."
                 )
-            token_frequencies, has_context = context_block.token_frequencies, None
+            token_frequencies = context_block.token_frequencies
             hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
         elif context_block is not None:
             raise ValueError(
@@ -101,22 +92,20 @@ class SecondStage(nn.Module):
                 "`context_attention='joint'`. Give it `dataset_embeddings`."
             )
         else:
-            hidden_states, has_context = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+            hidden_states = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies if self.config.pools_by_frequency else None,
-            frequency_scale=self.frequency_scale,
-            background_frequencies=self._background(),
-            has_context=has_context,
+            token_frequencies=token_frequencies if self.config.pooling == "context_frequency" else None,
+            frequency_scale=self.config.frequency_scale,
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
         output = output + pooled if self.config.output_residual else output
         if self.config.lexical_size == 0:
             return output
-        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies, has_context)
+        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies)
         return add_lexical_part(output, sketch, self.config.lexical_weight)
 
     def encode_block(
@@ -129,7 +118,7 @@ class SecondStage(nn.Module):
         for all texts that use the block.
 
         Args:
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors; the missing ones are the null embedding. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
                 Share of the context documents that contain each token.
@@ -145,11 +134,9 @@ class SecondStage(nn.Module):
         if dataset_embeddings is not None and dataset_embeddings.dim() != 2:
             raise ValueError(
                 "Prefix attention shares one context between all texts: `dataset_embeddings` must have the shape "
-                f"(num_documents, {self.config.context_embedding_size}), got {tuple(dataset_embeddings.shape)}."
+                f"(num_documents, {self.config.hidden_size}), got {tuple(dataset_embeddings.shape)}."
             )
-        use_context_attention(self.backbone)
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=1)
-        block = self._block_embeddings(context)
+        block = self._block_embeddings(self._context_tokens(dataset_embeddings, num_contexts=1))
         recorded = RecordedBlock()
         self.backbone(
             inputs_embeds=block,
@@ -167,15 +154,9 @@ class SecondStage(nn.Module):
                 "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
                 "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
             )
-        if token_frequencies is not None:
-            # A dropped context has no frequencies either: none, or those of any corpus, weigh all tokens alike.
-            background = self._background()
-            usual = torch.zeros_like(token_frequencies) if background is None else background
-            token_frequencies = torch.where(has_context, token_frequencies, usual)
         return ContextBlock(keys_values, token_frequencies)
 
     def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
-        use_context_attention(self.backbone)
         self._check_block(block)
         inputs_embeds = self._embed_text(input_ids)
         num_block_tokens = self.config.num_block_tokens
@@ -190,13 +171,7 @@ class SecondStage(nn.Module):
         )
         return output.last_hidden_state
 
-    def _sketch_words(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_frequencies: Tensor | None,
-        has_context: Tensor | None,
-    ) -> Tensor:
+    def _sketch_words(self, input_ids: Tensor, attention_mask: Tensor, token_frequencies: Tensor | None) -> Tensor:
         """Sketches of the texts' words, of shape `(batch_size, lexical_size)`; zero without a context."""
         if token_frequencies is None:
             return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
@@ -205,12 +180,9 @@ class SecondStage(nn.Module):
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
             token_frequencies=token_frequencies,
-            frequency_scale=self.frequency_scale,
+            frequency_scale=self.config.frequency_scale,
         )
-        sketch = lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
-        # A context block whose context was dropped has frequencies of zero.
-        is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
-        return sketch * is_kept
+        return lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
         """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
@@ -219,15 +191,9 @@ class SecondStage(nn.Module):
         projected = self.context_value_projections[layer_index](value.transpose(1, 2).flatten(2))
         return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
 
-    def _attend_jointly(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        dataset_embeddings: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        use_context_attention(self.backbone)
+    def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
         num_block_tokens = self.config.num_block_tokens
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
+        context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
         masks = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
         if not self.config.context_as_sequence:
@@ -237,37 +203,27 @@ class SecondStage(nn.Module):
             attention_mask=masks,
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device),
         )
-        return output.last_hidden_state[:, num_block_tokens:], has_context
+        return output.last_hidden_state[:, num_block_tokens:]
 
-    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
-        """
-        The context of each text, filled up with the null embedding, and whether it was kept at all.
-
-        Returns:
-            `tuple` of tensors of shape `(num_contexts, num_context_tokens, hidden_size)` and `(num_contexts,)`.
-        """
+    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> Tensor:
+        """Contexts filled up with the null embedding, of shape `(num_contexts, context_size, hidden_size)`."""
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
         reference = self.backbone.get_input_embeddings().weight
-        has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
-        shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
         if num_documents == 0:
-            tokens = self.null_embedding.expand(shape)
-            return tokens.flatten(1, 2), has_context
-        tokens = dataset_embeddings.to(reference.dtype).unflatten(-1, shape[2:])
-        tokens = tokens.expand(num_contexts, -1, -1, -1)
+            return self.null_embedding.expand(num_contexts, config.context_size, -1)
+        tokens = dataset_embeddings.to(reference.dtype).expand(num_contexts, -1, -1)
         if num_documents == config.context_size and not (self.training and config.has_null_embedding):
-            return tokens.flatten(1, 2), has_context
+            return tokens
 
         is_given = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
         if self.training:
             # Drawn even at probability zero, so that every parameter of the model has a gradient in each step.
             is_given = torch.rand(is_given.shape, device=reference.device) >= config.sequence_dropout_prob
-            has_context = torch.rand(num_contexts, device=reference.device) >= config.context_dropout_prob
-        is_given = nn.functional.pad(is_given & has_context.unsqueeze(1), (0, config.context_size - num_documents))
-        tokens = nn.functional.pad(tokens, (0, 0, 0, 0, 0, config.context_size - num_documents))
-        tokens = torch.where(is_given[:, :, None, None], tokens, self.null_embedding)
-        return tokens.flatten(1, 2), has_context
+        num_missing = config.context_size - num_documents
+        is_given = nn.functional.pad(is_given, (0, num_missing))
+        tokens = nn.functional.pad(tokens, (0, 0, 0, num_missing))
+        return torch.where(is_given.unsqueeze(-1), tokens, self.null_embedding)
 
     def _block_embeddings(self, context: Tensor) -> Tensor:
         """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
@@ -301,7 +257,7 @@ class SecondStage(nn.Module):
             return nn.functional.pad(positions, (config.num_block_tokens, 0), value=start).unsqueeze(0)
         positions = torch.arange(config.num_block_tokens + text_length, device=device)
         if not config.context_as_sequence:
-            positions = positions * (positions >= config.num_context_tokens)
+            positions = positions * (positions >= config.context_size)
         return positions.unsqueeze(0)
 
     def _check_context(self, dataset_embeddings: Tensor | None, num_contexts: int) -> int:
@@ -310,7 +266,7 @@ class SecondStage(nn.Module):
         if dataset_embeddings is None:
             num_documents = 0
         else:
-            width = config.context_embedding_size
+            width = config.hidden_size
             shape = tuple(dataset_embeddings.shape)
             if len(shape) not in (2, 3) or shape[-1] != width or (len(shape) == 3 and shape[0] != num_contexts):
                 raise ValueError(
@@ -335,9 +291,6 @@ class SecondStage(nn.Module):
                 f"{config.context_size} of them, got {num_documents}. Repeat documents to fill the context."
             )
         return num_documents
-
-    def _background(self) -> Tensor | None:
-        return self.background_frequencies if self.config.pooling == "relative_frequency" else None
 
     def _check_block(self, block: ContextBlock) -> None:
         if torch.compiler.is_compiling():

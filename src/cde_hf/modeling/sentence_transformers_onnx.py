@@ -154,7 +154,7 @@ def context_inputs(context: Any) -> dict[str, np.ndarray]:
 
     Returns:
         `dict[str, np.ndarray]`: `context_keys` and `context_values` of shape `(num_layers, 1, num_heads,
-        num_block_tokens, head_dim)`, or `dataset_embeddings` of shape `(num_documents, context_embedding_size)`; and
+        num_block_tokens, head_dim)`, or `dataset_embeddings` of shape `(num_documents, hidden_size)`; and
         `token_frequencies` of shape `(vocab_size,)`, if there are any.
     """
     tensors: dict[str, Tensor | None] = {"token_frequencies": context.token_frequencies}

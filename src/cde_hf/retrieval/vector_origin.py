@@ -16,7 +16,6 @@ _IDLE_SETTINGS = (
     "second_stage_config",
     "has_first_stage",
     "sequence_dropout_prob",
-    "context_dropout_prob",
     "initializer_range",
 )
 

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..modeling import CDEConfig, CDEModel, ContextBlock
-from ..modeling.backbones import longest_text, mean_of_tokens
+from ..modeling.backbones import longest_text
 from ..modeling.corpus_context import count_token_frequencies
+from ..modeling.pooling import mean_of_tokens
 from .mini_batches import Texts
 
 

@@ -29,13 +29,13 @@ def embed_all_documents(
             Number of documents to embed at once.
 
     Returns:
-        `torch.Tensor` of shape `(num_pairs, context_embedding_size)`: The vectors, on the CPU.
+        `torch.Tensor` of shape `(num_pairs, hidden_size)`: The vectors, on the CPU.
     """
     was_training = model.training
     model.eval()
     num_rows = len(collator.dataset)
     starts = range(0, num_rows, mini_batch_size)
-    vectors = torch.zeros(num_rows, model.config.context_embedding_size)
+    vectors = torch.zeros(num_rows, model.config.hidden_size)
     own_starts = starts[accelerator.process_index :: accelerator.num_processes]
     for start in tqdm(own_starts, desc="Embed context documents", disable=not accelerator.is_local_main_process):
         rows = range(start, min(start + mini_batch_size, num_rows))
