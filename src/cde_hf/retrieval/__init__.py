@@ -1,7 +1,6 @@
-"""Evaluation on retrieval sets and labelled texts, and training-free ways to adapt a model to a corpus."""
+"""Evaluation on retrieval sets, and training-free ways to adapt a model to a corpus."""
 
 from .bm25 import BM25
-from .context_choice import choose_documents
 from .context_report import ContextEffect, ContextReport, context_report
 from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
@@ -12,7 +11,6 @@ from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
 from .index import ContextualIndex
-from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex
 from .remembering import RememberingEmbedder
@@ -32,7 +30,6 @@ __all__ = [
     "ContextualEmbedder",
     "ContextualIndex",
     "ContextualizedSentenceTransformer",
-    "DrawScores",
     "Drift",
     "Embedder",
     "EncodedCorpus",
@@ -47,9 +44,6 @@ __all__ = [
     "VectorOrigin",
     "WhitenedEmbedder",
     "Whitening",
-    "choose_documents",
-    "classification_accuracy",
-    "clustering_v_measure",
     "compare_scores",
     "context_report",
     "contextualize",
