@@ -23,6 +23,9 @@ MAY_IMPORT = {
     "trainer": {"modeling", "data", "batching", "retrieval", "hub", "launching"},
 }
 
+# What `cde-hf evaluate` takes from inside of the package: its private baselines.
+PRIVATE_BASELINES = {"cde_hf.retrieval.RememberingEmbedder", "cde_hf.retrieval.WhitenedEmbedder"}
+
 
 def imported_names(path):
     """Absolute dotted names of all that a file of the package imports from the package."""
@@ -66,7 +69,7 @@ def test_the_command_line_sees_public_names_only():
     assert len(paths) > 1
     for path in paths:
         for name in imported_names(path):
-            if name.startswith("cde_hf.") and not name.startswith("cde_hf.cli_"):
+            if name.startswith("cde_hf.") and not name.startswith("cde_hf.cli_") and name not in PRIVATE_BASELINES:
                 assert name.split(".")[1] in {*cde_hf.__all__, "__version__"}, name
 
 

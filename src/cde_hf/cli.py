@@ -126,13 +126,8 @@ def _systems(name: str, args: argparse.Namespace) -> list:
     """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
     from sentence_transformers import SentenceTransformer
 
-    from . import (
-        CDEEmbedder,
-        FrequencyPoolingEmbedder,
-        RememberingEmbedder,
-        SentenceTransformerEmbedder,
-        WhitenedEmbedder,
-    )
+    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder
 
     model = SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     title = Path(name).name

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from cde_hf.data.retrieval_sets import RetrievalSet
-from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, WhitenedEmbedder, evaluate
+from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, evaluate
+from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
 class LetterEmbedder:

@@ -13,12 +13,11 @@ from .evaluation_result import Evaluation
 from .index import ContextualIndex
 from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex
-from .remembering import RememberingEmbedder
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
-from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
+from .systems import ContextualEmbedder, Embedder, Ranker, RememberingEmbedder, SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, vector_origin
-from .whitening import WhitenedEmbedder, Whitening, fit_whitening
+from .whitening import WhitenedEmbedder
 
 
 __all__ = [
@@ -43,13 +42,11 @@ __all__ = [
     "SentenceTransformerEmbedder",
     "VectorOrigin",
     "WhitenedEmbedder",
-    "Whitening",
     "compare_scores",
     "context_report",
     "contextualize",
     "encode_corpus",
     "evaluate",
-    "fit_whitening",
     "is_contextual",
     "load_corpus",
     "load_documents",

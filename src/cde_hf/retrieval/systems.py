@@ -1,12 +1,17 @@
 """What can be evaluated: anything that makes vectors, vectors in a context, or rankings."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from .search import Ranking
+
+
+# A block of the evaluation takes a few megabytes; a corpus of 250,000 documents has about sixty blocks.
+_NUM_BLOCKS = 64
 
 
 @runtime_checkable
@@ -78,4 +83,27 @@ class SentenceTransformerEmbedder:
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 
 
-__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "SentenceTransformerEmbedder"]
+class RememberingEmbedder:
+    """
+    An [`Embedder`] that caches the latest vectors of another one, for tables in which several rows share them.
+
+    Args:
+        embedder (`Embedder`):
+            Makes the vectors. It must return the same vectors for the same texts.
+    """
+
+    def __init__(self, embedder: Embedder):
+        self.name = embedder.name
+        self._embed_queries = lru_cache(_NUM_BLOCKS)(embedder.embed_queries)
+        self._embed_documents = lru_cache(_NUM_BLOCKS)(embedder.embed_documents)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`."""
+        return self._embed_queries(tuple(texts)).copy()
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`."""
+        return self._embed_documents(tuple(texts)).copy()
+
+
+__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "RememberingEmbedder", "SentenceTransformerEmbedder"]
