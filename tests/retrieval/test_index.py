@@ -19,8 +19,7 @@ from cde_hf import (
     save_checkpoint,
     vector_origin,
 )
-from cde_hf.retrieval import index_kinds
-from cde_hf.retrieval.flat_vectors import FlatVectors
+from cde_hf.retrieval import storage
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -167,11 +166,10 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 3)
-    vectors = ContextualIndex.build(minilm, CORPUS)._rows._vectors
-    assert isinstance(vectors.faiss_index, faiss.IndexHNSW)
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._vectors, FlatVectors)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 3)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, faiss.IndexHNSW)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, storage._FlatIndex)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):

@@ -6,7 +6,6 @@ from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
 from .corpora import load_corpus, load_documents
 from .corpus_encoding import EncodedCorpus, encode_corpus
-from .document_rows import SearchHit
 from .drift import Drift
 from .evaluation import evaluate
 from .evaluation_result import Evaluation
@@ -15,6 +14,7 @@ from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
+from .storage import SearchHit
 from .systems import ContextualEmbedder, Embedder, Ranker, RememberingEmbedder, SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, vector_origin
 from .whitening import WhitenedEmbedder

@@ -10,12 +10,9 @@ from tqdm.auto import tqdm
 
 from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
-from .document_rows import DocumentRows, SearchHit
-from .document_vectors import check_origin, encode_documents
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
 from .index_folder import read_folder, write_folder
-from .index_kinds import IndexKind, build_rows
 from .model_contexts import (
     context_of,
     context_size,
@@ -24,11 +21,16 @@ from .model_contexts import (
     with_own_context,
     without_context,
 )
+from .storage import DocumentRows, IndexKind, SearchHit
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 FORMAT_VERSION = 2
+
+_DOCUMENTS_AT_ONCE = 4096
+_NUM_CHECKED_TEXTS = 8
+_MIN_CHECKED_COSINE = 0.99
 
 
 class ContextualIndex:
@@ -99,8 +101,8 @@ class ContextualIndex:
         if not texts:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
-        vectors = encode_documents(model, texts, batch_size)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        vectors = _encode_documents(model, texts, batch_size)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_vectors(
@@ -141,8 +143,8 @@ class ContextualIndex:
         document_ids = checked_ids(document_ids)
         vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
         texts = checked_texts(texts, len(document_ids))
-        check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        _check_origin(model, own_origin, origin, vectors, texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_encoded(
@@ -256,7 +258,7 @@ class ContextualIndex:
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
         if texts:
-            self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
+            self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -317,7 +319,7 @@ class ContextualIndex:
             raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
         if len(new_documents):
-            parts.append(CorpusMoments.of(encode_documents(self.model, list(new_documents), batch_size)))
+            parts.append(CorpusMoments.of(_encode_documents(self.model, list(new_documents), batch_size)))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
@@ -413,6 +415,54 @@ class ContextualIndex:
                 f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
                 "with `index.model`."
             )
+
+
+def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    """Vectors of documents, of shape `(num_documents, dim)`, with a bar if there are many."""
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
+    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
+    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
+    return checked_vectors(np.concatenate(vectors), len(texts), is_cosine=False)
+
+
+def _check_origin(
+    model: SentenceTransformer,
+    own_origin: VectorOrigin,
+    origin: VectorOrigin | None,
+    vectors: np.ndarray,
+    texts: list[str | None],
+) -> None:
+    """Refuses vectors that the model, as it is, would not give: by their origin, or by encoding some texts again."""
+    if origin is not None:
+        if origin != own_origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
+                "and context that they were made with."
+            )
+        return
+    rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
+    rows = rows[:_NUM_CHECKED_TEXTS]
+    if not rows:
+        raise ValueError(
+            "Nothing says where the vectors come from: got neither `origin` nor texts to encode again. Give "
+            "`origin=vector_origin(model)` of the model that made them, or `texts`."
+        )
+    again = _encode_documents(model, [texts[row] for row in rows], batch_size=_NUM_CHECKED_TEXTS)
+    given = vectors[rows]
+    if again.shape != given.shape:
+        raise ValueError(
+            f"The vectors have {given.shape[1]} dimensions, but the model gives {again.shape[1]}: they come from "
+            "another one. Give the model that made them."
+        )
+    scale = np.linalg.norm(again, axis=1) * np.linalg.norm(given, axis=1)
+    cosines = (again * given).sum(axis=1) / np.maximum(scale, np.finfo(np.float32).tiny)
+    if cosines.min() < _MIN_CHECKED_COSINE:
+        raise ValueError(
+            f"The vectors come from another model or context: that of the text {texts[rows[cosines.argmin()]][:40]!r} "
+            f"has a cosine of {cosines.min():.3f} with what this model gives for it, expected {_MIN_CHECKED_COSINE} "
+            "or more. Give the model and context that they were made with."
+        )
 
 
 def _model_name(model: SentenceTransformer) -> str | None:

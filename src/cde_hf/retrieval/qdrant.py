@@ -16,11 +16,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .document_rows import SearchHit
 from .index import ContextualIndex
 from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
 from .qdrant_connection import clear_errors, connect, import_qdrant
+from .storage import SearchHit
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
