@@ -2,7 +2,6 @@
 
 from .bm25 import BM25
 from .context_report import ContextEffect, ContextReport, context_report
-from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
 from .corpora import load_corpus, load_documents
 from .corpus_encoding import EncodedCorpus, encode_corpus
@@ -15,7 +14,15 @@ from .qdrant import QdrantIndex
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
 from .storage import SearchHit
-from .systems import ContextualEmbedder, Embedder, Ranker, RememberingEmbedder, SentenceTransformerEmbedder
+from .systems import (
+    CDEEmbedder,
+    ContextualEmbedder,
+    Embedder,
+    Ranker,
+    RememberingEmbedder,
+    SentenceTransformerEmbedder,
+    is_contextual,
+)
 from .vector_origin import VectorOrigin, vector_origin
 from .whitening import WhitenedEmbedder
 

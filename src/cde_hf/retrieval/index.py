@@ -8,7 +8,6 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
@@ -22,7 +21,7 @@ from .model_contexts import (
     without_context,
 )
 from .storage import DocumentRows, IndexKind, SearchHit
-from .systems import SentenceTransformerEmbedder
+from .systems import SentenceTransformerEmbedder, is_contextual
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from ..modeling import CorpusContext
 from .search import Ranking
 
 
@@ -83,6 +84,38 @@ class SentenceTransformerEmbedder:
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 
 
+class CDEEmbedder(SentenceTransformerEmbedder):
+    """
+    A [`ContextualEmbedder`] around a CDE checkpoint that was loaded by sentence-transformers.
+
+    Args:
+        model (`SentenceTransformer`):
+            `SentenceTransformer(path, trust_remote_code=True)` of a CDE checkpoint.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        if not is_contextual(model):
+            raise TypeError(
+                f"`{name}` is a plain sentence-transformers model, got the modules "
+                f"{[type(module).__name__ for module in model.children()]}. Use `SentenceTransformerEmbedder`."
+            )
+        super().__init__(model, name, batch_size=batch_size)
+        self.set_context(None)
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Shows the model documents, or takes the context away: the model is then a plain biencoder."""
+        self.model[0].set_context(CorpusContext.null() if documents is None else list(documents))
+
+
+def is_contextual(model: SentenceTransformer) -> bool:
+    """Whether a sentence-transformers model is a CDE checkpoint."""
+    return type(model[0]).__name__ == "CDETransformer"
+
+
 class RememberingEmbedder:
     """
     An [`Embedder`] that caches the latest vectors of another one, for tables in which several rows share them.
@@ -106,4 +139,12 @@ class RememberingEmbedder:
         return self._embed_documents(tuple(texts)).copy()
 
 
-__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "RememberingEmbedder", "SentenceTransformerEmbedder"]
+__all__ = [
+    "CDEEmbedder",
+    "ContextualEmbedder",
+    "Embedder",
+    "Ranker",
+    "RememberingEmbedder",
+    "SentenceTransformerEmbedder",
+    "is_contextual",
+]
