@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from cde_hf.data.retrieval_sets import RetrievalSet
-from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, evaluate
+from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, evaluate, search
+from cde_hf.retrieval import evaluation as evaluation_module
+from cde_hf.retrieval.search import check_vectors
 from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
@@ -170,6 +172,19 @@ def test_bad_vectors_are_refused_with_the_systems_name(animals, change, message)
     system.embed_documents = lambda texts: change(system.embed_queries(texts))
     with pytest.raises(ValueError, match=message):
         evaluate([system], [animals])
+
+
+def test_every_vector_is_checked_once(animals, monkeypatch):
+    checked = []
+
+    def count(vectors, *args, **kwargs):
+        checked.append(len(vectors))
+        return check_vectors(vectors, *args, **kwargs)
+
+    for module in (evaluation_module, search):
+        monkeypatch.setattr(module, "check_vectors", count)
+    evaluate([LetterEmbedder()], [animals])
+    assert checked == [len(animals.queries), len(animals.corpus)]
 
 
 def test_random_and_other_contexts_are_shown(animals, fruits):

@@ -319,12 +319,12 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
         (
             lambda index: index.add_vectors(["a"], np.full((1, 384), np.nan), origin=index.origin),
             ValueError,
-            "1 of 1 vectors are not finite",
+            "1 of the 1 vectors of the documents are not finite",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 5)), origin=index.origin),
             ValueError,
-            r"shape \(1, 5\), expected \(1, 384\)",
+            "vectors of the documents have 5 dimensions, but are compared with vectors of 384",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 384)), origin=index.origin, texts=[]),

@@ -10,7 +10,6 @@ from tqdm.auto import tqdm
 
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
-from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
 from .index_folder import read_folder, write_folder
 from .model_contexts import (
     context_of,
@@ -20,7 +19,8 @@ from .model_contexts import (
     with_own_context,
     without_context,
 )
-from .storage import DocumentRows, IndexKind, SearchHit
+from .search import check_vectors
+from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
 from .systems import SentenceTransformerEmbedder, is_contextual
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
@@ -140,7 +140,8 @@ class ContextualIndex:
         model = with_context(model, context_of(model))
         own_origin = vector_origin(model)
         document_ids = checked_ids(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
+        is_cosine = own_origin.similarity == "cosine"
+        vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
         texts = checked_texts(texts, len(document_ids))
         _check_origin(model, own_origin, origin, vectors, texts)
         return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
@@ -236,8 +237,7 @@ class ContextualIndex:
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
         self._refuse_foreign(origin)
-        vectors = checked_vectors(query_vectors, len(query_vectors), is_cosine=self._is_cosine, dim=self._rows.dim)
-        return self._rows.search(vectors, depth)
+        return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
     def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
         """
@@ -283,7 +283,7 @@ class ContextualIndex:
         self._refuse_foreign(origin)
         document_ids = checked_ids(document_ids)
         self._rows.refuse_known(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=self._is_cosine, dim=self._rows.dim)
+        vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
 
     def delete(self, document_ids: Sequence[str]) -> None:
@@ -395,9 +395,9 @@ class ContextualIndex:
         """The model of the index without any context, to compare with."""
         return without_context(self.model)
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.origin.similarity == "cosine"
+    def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
+        is_cosine = self.origin.similarity == "cosine"
+        return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
         self._keep_moments()
@@ -422,7 +422,7 @@ def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_si
     starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
     bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
     vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
-    return checked_vectors(np.concatenate(vectors), len(texts), is_cosine=False)
+    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
 
 
 def _check_origin(

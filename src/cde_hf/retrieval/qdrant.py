@@ -18,9 +18,8 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from .index import ContextualIndex
-from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
-from .storage import SearchHit
+from .storage import SearchHit, ids_and_texts
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
