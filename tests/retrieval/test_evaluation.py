@@ -211,3 +211,9 @@ def test_random_and_other_contexts_are_shown(animals, fruits):
     assert evaluation.systems == ["recorder, random context", "recorder, poems context"]
     assert set(recorder.contexts[0]) == set(fruits.corpus.values())
     assert recorder.contexts[1] == ["a rose", "a sigh"]
+
+
+def test_a_context_keeps_its_name_even_if_it_contains_none(animals):
+    contexts = {"nonenglish.jsonl": ["ein Hund", "eine Katze"]}
+    evaluation = evaluate([LetterEmbedder()], [animals], contexts=("none",), other_contexts=contexts)
+    assert evaluation.systems == ["letters, no context", "letters, nonenglish.jsonl context"]

@@ -6,7 +6,7 @@ from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEm
 from .corpora import load_corpus, load_documents
 from .corpus_encoding import EncodedCorpus, encode_corpus
 from .drift import Drift
-from .evaluation import evaluate
+from .evaluation import CONTEXTS, evaluate
 from .evaluation_result import Evaluation
 from .index import ContextualIndex
 from .mteb_models import make_model_meta
@@ -29,6 +29,7 @@ from .whitening import WhitenedEmbedder
 
 __all__ = [
     "BM25",
+    "CONTEXTS",
     "CDEEmbedder",
     "Comparison",
     "ContextEffect",
