@@ -71,6 +71,11 @@ class EncodedCorpus:
             )
         return encoded
 
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an encoded corpus, finished or not."""
+        return (Path(folder) / MANIFEST).exists()
+
     def __len__(self) -> int:
         """Number of documents."""
         return self.manifest["num_documents"]
@@ -171,7 +176,7 @@ def _begin(
         "corpus_hash": _hash_corpus(document_ids, texts),
         "shard_size": shard_size,
     }
-    if (folder / MANIFEST).exists():
+    if EncodedCorpus.exists(folder):
         found = _read_manifest(folder)
         context = context_of(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]

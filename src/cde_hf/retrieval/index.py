@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
-from .index_folder import read_folder, write_folder
+from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
 from .model_contexts import (
     context_of,
     context_size,
@@ -389,7 +389,12 @@ class ContextualIndex:
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
         """Name or path of the model that the index in a folder was made with, if it is known."""
-        return read_folder(Path(folder), format_version=FORMAT_VERSION)[0]["model_name"]
+        return read_manifest(Path(folder), format_version=FORMAT_VERSION)["model_name"]
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an index."""
+        return (Path(folder) / MANIFEST).exists()
 
     def model_without_context(self) -> SentenceTransformer:
         """The model of the index without any context, to compare with."""
