@@ -21,15 +21,14 @@ from cde_hf import (
     CDEEmbedder,
     Evaluation,
     FrequencyPoolingEmbedder,
-    RememberingEmbedder,
     RetrievalSet,
     SentenceTransformerEmbedder,
-    WhitenedEmbedder,
     docstring_split,
     evaluate,
     make_model_card,
     model_path,
 )
+from cde_hf.retrieval import RememberingEmbedder, WhitenedEmbedder
 
 
 def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -> RetrievalSet:

@@ -31,8 +31,9 @@ from tqdm.auto import tqdm
 from cde_hf.data import RetrievalSet, docstring_split, load_pairs, load_retrieval_set, retrieval_set_from_pairs
 from cde_hf.modeling import sample_documents
 from cde_hf.modeling.pooling import pooling_weights
-from cde_hf.retrieval import compare_scores, fit_whitening, search_vectors
+from cde_hf.retrieval import compare_scores, search_vectors
 from cde_hf.retrieval.metrics import RANKING_DEPTH, score_ranking
+from cde_hf.retrieval.whitening import fit_whitening
 
 
 SCALES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)

@@ -3,13 +3,15 @@
 import io
 import json
 from importlib.resources import files
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, EncodedCorpus, save_checkpoint
+from cde_hf import CDEModel, ContextualIndex, EncodedCorpus, save_checkpoint
 from cde_hf.cli import main
+from cde_hf.retrieval import index_folder
 
 
 @pytest.fixture
@@ -44,6 +46,21 @@ def test_questions_are_asked_for_until_the_input_ends(index, capsys, monkeypatch
     main(["search", index, "--depth", "1"])
     output = capsys.readouterr().out
     assert output.count(">") == 4 and "cat" in output and "owl" in output
+
+
+def test_a_search_hashes_every_file_of_the_index_once(index, capsys, monkeypatch):
+    hashed = []
+
+    def count(path):
+        hashed.append(path.name)
+        return describe(path)
+
+    describe = index_folder._describe
+    monkeypatch.setattr(index_folder, "_describe", count)
+    ContextualIndex.read_model_name(index)
+    assert hashed == []
+    main(["search", index, "Who sleeps on the sofa?"])
+    assert sorted(hashed) == sorted(path.name for path in Path(index).iterdir() if path.name != "manifest.json")
 
 
 def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):

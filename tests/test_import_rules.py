@@ -23,6 +23,11 @@ MAY_IMPORT = {
     "trainer": {"modeling", "data", "batching", "retrieval", "hub", "launching"},
 }
 
+# Names that are not public and that `cde-hf evaluate` needs, for its private baselines above all.
+EVALUATION_NAMES = {
+    f"cde_hf.retrieval.{name}" for name in ("CONTEXTS", "RememberingEmbedder", "WhitenedEmbedder", "is_contextual")
+}
+
 
 def imported_names(path):
     """Absolute dotted names of all that a file of the package imports from the package."""
@@ -66,7 +71,7 @@ def test_the_command_line_sees_public_names_only():
     assert len(paths) > 1
     for path in paths:
         for name in imported_names(path):
-            if name.startswith("cde_hf.") and not name.startswith("cde_hf.cli_"):
+            if name.startswith("cde_hf.") and not name.startswith("cde_hf.cli_") and name not in EVALUATION_NAMES:
                 assert name.split(".")[1] in {*cde_hf.__all__, "__version__"}, name
 
 

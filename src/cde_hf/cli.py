@@ -25,12 +25,9 @@ from . import (
     save_checkpoint,
     write_inspection_page,
 )
-from .cli_common import MODEL_HELP, say
+from .cli_common import MODEL_HELP, add_trust_argument, load_model, say
 from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
-
-
-CONTEXTS = ("own", "foreign", "random", "none")
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -70,6 +67,7 @@ def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
     from . import BM25, load_documents, load_retrieval_set
     from . import evaluate as evaluate_systems
+    from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
     systems = [BM25()]
@@ -116,20 +114,13 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _systems(name: str, args: argparse.Namespace) -> list:
-    """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
-    from sentence_transformers import SentenceTransformer
+    """The rows of a model: a CDE model; or a plain model unchanged, whitened, and with context-frequency pooling."""
+    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder, is_contextual
 
-    from . import (
-        CDEEmbedder,
-        FrequencyPoolingEmbedder,
-        RememberingEmbedder,
-        SentenceTransformerEmbedder,
-        WhitenedEmbedder,
-    )
-
-    model = SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    model = load_model(name, args)
     title = Path(name).name
-    if type(model[0]).__name__ == "CDETransformer":
+    if is_contextual(model):
         return [CDEEmbedder(model, title, batch_size=args.batch_size)]
     plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
@@ -243,16 +234,14 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
     command.add_argument(
-        "--context", nargs="+", default=["own"], help=f"{', '.join(CONTEXTS)}, or a file or folder of documents"
+        "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
     command.add_argument("--context-size", type=int, default=512, help="context documents to draw")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="ndcg@10, mrr@10, recall@100")
     command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw")
     command.add_argument("--json", type=Path, help="file to write the score of every query to")
-    command.add_argument(
-        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
-    )
+    add_trust_argument(command)
     command.set_defaults(run=evaluate)
 
 

@@ -35,7 +35,7 @@ def index(args: argparse.Namespace) -> None:
     from . import ContextualIndex, EncodedCorpus
 
     model = _contextual_model(args)
-    is_encoded = (args.corpus / "encoding.json").exists()
+    is_encoded = EncodedCorpus.exists(args.corpus)
     work = args.output.with_name(f"{args.output.name}.partial")
     encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
     if PartialState().is_main_process:
@@ -89,7 +89,7 @@ def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -
         )
     folder = args.index.with_name(f"{args.index.name}.no-context")
     model = found.model_without_context()
-    if (folder / "manifest.json").exists():
+    if ContextualIndex.exists(folder):
         plain = ContextualIndex.load(folder, model)
         if plain.document_ids == found.document_ids:
             return plain

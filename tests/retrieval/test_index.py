@@ -19,8 +19,7 @@ from cde_hf import (
     save_checkpoint,
     vector_origin,
 )
-from cde_hf.retrieval import index_kinds
-from cde_hf.retrieval.flat_vectors import FlatVectors
+from cde_hf.retrieval import storage
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -167,11 +166,10 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 3)
-    vectors = ContextualIndex.build(minilm, CORPUS)._rows._vectors
-    assert isinstance(vectors.faiss_index, faiss.IndexHNSW)
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._vectors, FlatVectors)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 3)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, faiss.IndexHNSW)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, storage._FlatIndex)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):
@@ -321,12 +319,12 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
         (
             lambda index: index.add_vectors(["a"], np.full((1, 384), np.nan), origin=index.origin),
             ValueError,
-            "1 of 1 vectors are not finite",
+            "1 of the 1 vectors of the documents are not finite",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 5)), origin=index.origin),
             ValueError,
-            r"shape \(1, 5\), expected \(1, 384\)",
+            "vectors of the documents have 5 dimensions, but are compared with vectors of 384",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 384)), origin=index.origin, texts=[]),

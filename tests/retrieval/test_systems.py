@@ -11,8 +11,8 @@ from cde_hf.retrieval import (
     FrequencyPoolingEmbedder,
     Ranker,
     SentenceTransformerEmbedder,
-    WhitenedEmbedder,
 )
+from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
 def test_each_system_has_its_kind(minilm):

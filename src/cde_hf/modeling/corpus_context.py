@@ -182,6 +182,8 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
 
     ```
     """
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}. For no context use `CorpusContext.null()`.")
     if len(documents) <= size:
         return [documents[index] for index in range(len(documents))]
     return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]

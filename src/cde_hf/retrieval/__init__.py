@@ -1,29 +1,34 @@
-"""Evaluation on retrieval sets and labelled texts, and training-free ways to adapt a model to a corpus."""
+"""Evaluation on retrieval sets, and training-free ways to adapt a model to a corpus."""
 
 from .bm25 import BM25
-from .context_choice import choose_documents
 from .context_report import ContextEffect, ContextReport, context_report
-from .contextual_models import CDEEmbedder, is_contextual
 from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
 from .corpus_encoding import EncodedCorpus, encode_corpus
-from .document_rows import SearchHit
 from .drift import Drift
-from .evaluation import evaluate
+from .evaluation import CONTEXTS, evaluate
 from .evaluation_result import Evaluation
 from .index import ContextualIndex
-from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
 from .mteb_models import make_model_meta
 from .qdrant import QdrantIndex
-from .remembering import RememberingEmbedder
 from .search import Ranking, search_vectors
 from .significance import Comparison, compare_scores
-from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
+from .storage import SearchHit
+from .systems import (
+    CDEEmbedder,
+    ContextualEmbedder,
+    Embedder,
+    Ranker,
+    RememberingEmbedder,
+    SentenceTransformerEmbedder,
+    is_contextual,
+)
 from .vector_origin import VectorOrigin, vector_origin
-from .whitening import WhitenedEmbedder, Whitening, fit_whitening
+from .whitening import WhitenedEmbedder
 
 
 __all__ = [
     "BM25",
+    "CONTEXTS",
     "CDEEmbedder",
     "Comparison",
     "ContextEffect",
@@ -31,7 +36,6 @@ __all__ = [
     "ContextualEmbedder",
     "ContextualIndex",
     "ContextualizedSentenceTransformer",
-    "DrawScores",
     "Drift",
     "Embedder",
     "EncodedCorpus",
@@ -45,16 +49,11 @@ __all__ = [
     "SentenceTransformerEmbedder",
     "VectorOrigin",
     "WhitenedEmbedder",
-    "Whitening",
-    "choose_documents",
-    "classification_accuracy",
-    "clustering_v_measure",
     "compare_scores",
     "context_report",
     "contextualize",
     "encode_corpus",
     "evaluate",
-    "fit_whitening",
     "is_contextual",
     "make_model_meta",
     "search_vectors",

@@ -26,8 +26,9 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..launching import process_state
-from .index_checks import checked_vectors, ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .search import check_vectors
+from .storage import ids_and_texts
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, vector_origin
 
@@ -69,6 +70,11 @@ class EncodedCorpus:
                 "Encode the corpus into this folder again: what is finished is not done twice."
             )
         return encoded
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an encoded corpus, finished or not."""
+        return (Path(folder) / MANIFEST).exists()
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -170,7 +176,7 @@ def _begin(
         "corpus_hash": _hash_corpus(document_ids, texts),
         "shard_size": shard_size,
     }
-    if (folder / MANIFEST).exists():
+    if EncodedCorpus.exists(folder):
         found = _read_manifest(folder)
         context = context_of(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]
@@ -221,7 +227,7 @@ def _encode_shards(
         shard_texts = texts[rows]
         for start in range(0, len(shard_texts), piece_size):
             piece = shard_texts[start : start + piece_size]
-            parts.append(checked_vectors(embedder.embed_documents(piece), len(piece), is_cosine=False))
+            parts.append(check_vectors(embedder.embed_documents(piece), "the documents", num_texts=len(piece)))
             bar.update(len(piece))
         _write_shard(path, document_ids[rows], shard_texts, np.concatenate(parts), encoded.origin)
     bar.close()

@@ -95,7 +95,7 @@ def _rankings(
     elif isinstance(system, ContextualEmbedder):
         for context, context_documents in contexts.items():
             system.set_context(context_documents)
-            name = f"{system.name}, {context.replace('none', 'no')} context"
+            name = f"{system.name}, {'no' if context_documents is None else context} context"
             yield name, _search(system, queries, documents, f"{retrieval_set.name}: {name}")
         system.set_context(None)
     else:

@@ -8,14 +8,9 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
-from .document_rows import DocumentRows, SearchHit
-from .document_vectors import check_origin, encode_documents
 from .drift import CorpusMoments, Drift, measure_drift
-from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
-from .index_folder import read_folder, write_folder
-from .index_kinds import IndexKind, build_rows
+from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
 from .model_contexts import (
     context_of,
     context_size,
@@ -24,11 +19,17 @@ from .model_contexts import (
     with_own_context,
     without_context,
 )
-from .systems import SentenceTransformerEmbedder
+from .search import check_vectors
+from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
+from .systems import SentenceTransformerEmbedder, is_contextual
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 FORMAT_VERSION = 2
+
+_DOCUMENTS_AT_ONCE = 4096
+_NUM_CHECKED_TEXTS = 8
+_MIN_CHECKED_COSINE = 0.99
 
 
 class ContextualIndex:
@@ -99,8 +100,8 @@ class ContextualIndex:
         if not texts:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
-        vectors = encode_documents(model, texts, batch_size)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        vectors = _encode_documents(model, texts, batch_size)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_vectors(
@@ -139,10 +140,11 @@ class ContextualIndex:
         model = with_context(model, context_of(model))
         own_origin = vector_origin(model)
         document_ids = checked_ids(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
+        is_cosine = own_origin.similarity == "cosine"
+        vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
         texts = checked_texts(texts, len(document_ids))
-        check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        _check_origin(model, own_origin, origin, vectors, texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_encoded(
@@ -235,8 +237,7 @@ class ContextualIndex:
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
         self._refuse_foreign(origin)
-        vectors = checked_vectors(query_vectors, len(query_vectors), is_cosine=self._is_cosine, dim=self._rows.dim)
-        return self._rows.search(vectors, depth)
+        return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
     def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
         """
@@ -256,7 +257,7 @@ class ContextualIndex:
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
         if texts:
-            self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
+            self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -282,7 +283,7 @@ class ContextualIndex:
         self._refuse_foreign(origin)
         document_ids = checked_ids(document_ids)
         self._rows.refuse_known(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=self._is_cosine, dim=self._rows.dim)
+        vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
 
     def delete(self, document_ids: Sequence[str]) -> None:
@@ -317,7 +318,7 @@ class ContextualIndex:
             raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
         if len(new_documents):
-            parts.append(CorpusMoments.of(encode_documents(self.model, list(new_documents), batch_size)))
+            parts.append(CorpusMoments.of(_encode_documents(self.model, list(new_documents), batch_size)))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
@@ -388,15 +389,20 @@ class ContextualIndex:
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
         """Name or path of the model that the index in a folder was made with, if it is known."""
-        return read_folder(Path(folder), format_version=FORMAT_VERSION)[0]["model_name"]
+        return read_manifest(Path(folder), format_version=FORMAT_VERSION)["model_name"]
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an index."""
+        return (Path(folder) / MANIFEST).exists()
 
     def model_without_context(self) -> SentenceTransformer:
         """The model of the index without any context, to compare with."""
         return without_context(self.model)
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.origin.similarity == "cosine"
+    def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
+        is_cosine = self.origin.similarity == "cosine"
+        return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
         self._keep_moments()
@@ -413,6 +419,54 @@ class ContextualIndex:
                 f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
                 "with `index.model`."
             )
+
+
+def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    """Vectors of documents, of shape `(num_documents, dim)`, with a bar if there are many."""
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
+    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
+    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
+    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
+
+
+def _check_origin(
+    model: SentenceTransformer,
+    own_origin: VectorOrigin,
+    origin: VectorOrigin | None,
+    vectors: np.ndarray,
+    texts: list[str | None],
+) -> None:
+    """Refuses vectors that the model, as it is, would not give: by their origin, or by encoding some texts again."""
+    if origin is not None:
+        if origin != own_origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
+                "and context that they were made with."
+            )
+        return
+    rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
+    rows = rows[:_NUM_CHECKED_TEXTS]
+    if not rows:
+        raise ValueError(
+            "Nothing says where the vectors come from: got neither `origin` nor texts to encode again. Give "
+            "`origin=vector_origin(model)` of the model that made them, or `texts`."
+        )
+    again = _encode_documents(model, [texts[row] for row in rows], batch_size=_NUM_CHECKED_TEXTS)
+    given = vectors[rows]
+    if again.shape != given.shape:
+        raise ValueError(
+            f"The vectors have {given.shape[1]} dimensions, but the model gives {again.shape[1]}: they come from "
+            "another one. Give the model that made them."
+        )
+    scale = np.linalg.norm(again, axis=1) * np.linalg.norm(given, axis=1)
+    cosines = (again * given).sum(axis=1) / np.maximum(scale, np.finfo(np.float32).tiny)
+    if cosines.min() < _MIN_CHECKED_COSINE:
+        raise ValueError(
+            f"The vectors come from another model or context: that of the text {texts[rows[cosines.argmin()]][:40]!r} "
+            f"has a cosine of {cosines.min():.3f} with what this model gives for it, expected {_MIN_CHECKED_COSINE} "
+            "or more. Give the model and context that they were made with."
+        )
 
 
 def _model_name(model: SentenceTransformer) -> str | None:

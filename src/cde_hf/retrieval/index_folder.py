@@ -62,16 +62,11 @@ def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, C
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], dict[str, Path]]:
-    """
-    Reads the facts of a folder and finds its files, refusing those that are torn.
-
-    Returns:
-        `tuple`: The facts, and the path of each file by its name.
-    """
+def read_manifest(folder: Path, *, format_version: int) -> dict[str, Any]:
+    """Reads the facts of a folder and, as `files`, the descriptions of its files, which stay unread."""
     try:
-        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, files = facts["format_version"], facts.pop("files")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, _ = manifest["format_version"], manifest["files"]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"`{folder}` holds no index. Make one with `cde-hf index MODEL CORPUS {folder}`."
@@ -83,8 +78,19 @@ def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], d
             f"`{folder}` is an index of version {version}, but this package reads version {format_version}. Build the "
             "index again."
         )
+    return manifest
+
+
+def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], dict[str, Path]]:
+    """
+    Reads the facts of a folder and finds its files, refusing those that are corrupt or incomplete.
+
+    Returns:
+        `tuple`: The facts, and the path of each file by its name.
+    """
+    facts = read_manifest(folder, format_version=format_version)
     paths = {}
-    for name, description in files.items():
+    for name, description in facts.pop("files").items():
         paths[name] = folder / description["file"]
         found = _describe(paths[name]) if paths[name].is_file() else None
         if found != description:
@@ -116,4 +122,4 @@ def _in_words(description: dict[str, Any] | None) -> str:
     return "no file" if description is None else f"{description['num_bytes']:,} bytes with hash {description['hash']}"
 
 
-__all__ = ["MANIFEST", "read_folder", "write_folder"]
+__all__ = ["MANIFEST", "read_folder", "read_manifest", "write_folder"]

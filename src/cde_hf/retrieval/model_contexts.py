@@ -22,8 +22,8 @@ from transformers.utils import logging
 
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
-from .contextual_models import is_contextual
 from .contextualize import contextualize
+from .systems import is_contextual
 
 
 logger = logging.get_logger(__name__)

@@ -7,7 +7,8 @@ vectors and the context; it is written last, so that a collection without it is 
 
 import base64
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
@@ -16,17 +17,56 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .document_rows import SearchHit
 from .index import ContextualIndex
-from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
-from .qdrant_connection import clear_errors, connect, import_qdrant
+from .storage import SearchHit, ids_and_texts
 from .systems import SentenceTransformerEmbedder
 from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
+
+
+def _import_qdrant() -> Any:
+    """The package of Qdrant's client."""
+    try:
+        import qdrant_client
+    except ImportError as error:
+        raise ImportError("The index in Qdrant needs a package: `pip install 'cde-hf[qdrant]'`.") from error
+    return qdrant_client
+
+
+def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
+    """A client for a folder, for the URL of a server, or the one that is given."""
+    if not isinstance(location, (str, Path)):
+        return location
+    is_url = str(location).startswith(("http://", "https://"))
+    return _import_qdrant().QdrantClient(**({"url": str(location)} if is_url else {"path": str(location)}))
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Says what to do when a server refuses, fails or cannot be reached. Also a decorator."""
+    exceptions = _import_qdrant().http.exceptions
+    try:
+        yield
+    except exceptions.UnexpectedResponse as error:
+        content = error.content[:200].decode(errors="replace")
+        answer = f"Qdrant answered {error.status_code} ({error.reason_phrase}): {content}"
+        if error.status_code in (401, 403):
+            raise PermissionError(
+                f"{answer}. It wants a key that may do this. Give `QdrantClient(url=…, api_key=…)` in place of the "
+                "URL."
+            ) from error
+        raise ConnectionError(
+            f"{answer}. Expected a success: look into the server's log and try again. An upload goes on where it was."
+        ) from error
+    except exceptions.ResponseHandlingException as error:
+        raise ConnectionError(
+            f"Qdrant gave no answer that can be read ({error.source}). See that its server runs at this URL and try "
+            "again. An upload goes on where it was."
+        ) from error
 
 
 class QdrantIndex:
@@ -44,7 +84,7 @@ class QdrantIndex:
         self._embedder = SentenceTransformerEmbedder(model, "the model")
 
     @classmethod
-    @clear_errors()
+    @_clear_errors()
     def upload(
         cls, index: ContextualIndex, location: "str | Path | QdrantClient", collection: str, *, batch_size: int = 256
     ) -> "QdrantIndex":
@@ -64,8 +104,8 @@ class QdrantIndex:
         Returns:
             `QdrantIndex`: The index there.
         """
-        models = import_qdrant().models
-        client = connect(location)
+        models = _import_qdrant().models
+        client = _connect(location)
         if _read_record(client, collection) is not None:
             raise ValueError(
                 f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it, "
@@ -81,7 +121,7 @@ class QdrantIndex:
         return uploaded
 
     @classmethod
-    @clear_errors()
+    @_clear_errors()
     def open(cls, location: "str | Path | QdrantClient", collection: str, model: SentenceTransformer) -> "QdrantIndex":
         """
         Opens an index that was uploaded.
@@ -97,7 +137,7 @@ class QdrantIndex:
         Returns:
             `QdrantIndex`: The index.
         """
-        client = connect(location)
+        client = _connect(location)
         record = _read_record(client, collection)
         if record is None:
             state = "an unfinished upload" if client.collection_exists(collection) else "no such collection"
@@ -119,19 +159,19 @@ class QdrantIndex:
             )
         return opened
 
-    @clear_errors()
+    @_clear_errors()
     def __len__(self) -> int:
         """Number of documents."""
         return self.client.count(self.collection, exact=True).count
 
-    @clear_errors()
+    @_clear_errors()
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
         """The best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
         return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
 
-    @clear_errors()
+    @_clear_errors()
     def add(self, documents: Mapping[str, str], *, batch_size: int = 256) -> None:
         """Encodes documents with the index's own context and adds them. Their ids must be new."""
         document_ids, texts = ids_and_texts(documents)
@@ -143,7 +183,7 @@ class QdrantIndex:
             )
         self._upsert(document_ids, texts, self._embedder.embed_documents(texts), batch_size)
 
-    @clear_errors()
+    @_clear_errors()
     def delete(self, document_ids: Sequence[str]) -> None:
         """Takes documents out."""
         self.client.delete(self.collection, points_selector=[_point_id(name) for name in document_ids])
@@ -151,7 +191,7 @@ class QdrantIndex:
     def _upsert(
         self, document_ids: Sequence[str], texts: Sequence[str | None], vectors: np.ndarray, batch_size: int
     ) -> None:
-        models = import_qdrant().models
+        models = _import_qdrant().models
         starts = range(0, len(document_ids), batch_size)
         for start in tqdm(starts, desc="Upload documents", unit="batch", disable=len(starts) < 2):
             rows = range(start, min(start + batch_size, len(document_ids)))
@@ -166,7 +206,7 @@ class QdrantIndex:
             self.client.upsert(self.collection, points, wait=True)
 
     def _write_record(self) -> None:
-        models = import_qdrant().models
+        models = _import_qdrant().models
         name = _context_collection(self.collection)
         payload = {"origin": self.origin.to_dict(), "context": _encode_context(self.model)}
         vectors_config = models.VectorParams(size=1, distance=models.Distance.DOT)

@@ -1,12 +1,18 @@
 """What can be evaluated: anything that makes vectors, vectors in a context, or rankings."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from ..modeling import CorpusContext
 from .search import Ranking
+
+
+# A block of the evaluation takes a few megabytes; a corpus of 250,000 documents has about sixty blocks.
+_NUM_BLOCKS = 64
 
 
 @runtime_checkable
@@ -78,4 +84,67 @@ class SentenceTransformerEmbedder:
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 
 
-__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "SentenceTransformerEmbedder"]
+class CDEEmbedder(SentenceTransformerEmbedder):
+    """
+    A [`ContextualEmbedder`] around a CDE checkpoint that was loaded by sentence-transformers.
+
+    Args:
+        model (`SentenceTransformer`):
+            `SentenceTransformer(path, trust_remote_code=True)` of a CDE checkpoint.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        if not is_contextual(model):
+            raise TypeError(
+                f"`{name}` is a plain sentence-transformers model, got the modules "
+                f"{[type(module).__name__ for module in model.children()]}. Use `SentenceTransformerEmbedder`."
+            )
+        super().__init__(model, name, batch_size=batch_size)
+        self.set_context(None)
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Shows the model documents, or takes the context away: the model is then a plain biencoder."""
+        self.model[0].set_context(CorpusContext.null() if documents is None else list(documents))
+
+
+def is_contextual(model: SentenceTransformer) -> bool:
+    """Whether a sentence-transformers model is a CDE checkpoint."""
+    return type(model[0]).__name__ == "CDETransformer"
+
+
+class RememberingEmbedder:
+    """
+    An [`Embedder`] that caches the latest vectors of another one, for tables in which several rows share them.
+
+    Args:
+        embedder (`Embedder`):
+            Makes the vectors. It must return the same vectors for the same texts.
+    """
+
+    def __init__(self, embedder: Embedder):
+        self.name = embedder.name
+        self._embed_queries = lru_cache(_NUM_BLOCKS)(embedder.embed_queries)
+        self._embed_documents = lru_cache(_NUM_BLOCKS)(embedder.embed_documents)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`."""
+        return self._embed_queries(tuple(texts)).copy()
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Vectors of shape `(num_texts, dim)`."""
+        return self._embed_documents(tuple(texts)).copy()
+
+
+__all__ = [
+    "CDEEmbedder",
+    "ContextualEmbedder",
+    "Embedder",
+    "Ranker",
+    "RememberingEmbedder",
+    "SentenceTransformerEmbedder",
+    "is_contextual",
+]

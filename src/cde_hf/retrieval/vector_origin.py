@@ -6,8 +6,8 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from ..modeling.fingerprint import fingerprint
-from .contextual_models import is_contextual
 from .model_contexts import context_of
+from .systems import is_contextual
 
 
 # Of a CDE configuration: what no vector depends on, or what shows in the weights.
