@@ -20,7 +20,7 @@ BATCH_SIZE = 16  # of all processes together
 MODELS = {
     "plain": {"kind": "plain", "dtype": "float64"},
     "joint": {"kind": "joint", "dtype": "float64"},
-    "prefix": {"kind": "prefix", "dtype": "float64", "pooling": "relative_frequency"},
+    "prefix": {"kind": "prefix", "dtype": "float64", "pooling": "context_frequency"},
 }
 
 

@@ -21,7 +21,7 @@ from cde_hf.trainer import trainer as trainer_module
 
 
 STEPS = 14  # an epoch has 8, or 4 with accumulation
-MODEL = {"kind": "prefix", "dropout": 0.1, "sequence_dropout_prob": 0.1, "pooling": "relative_frequency"}
+MODEL = {"kind": "prefix", "dropout": 0.1, "sequence_dropout_prob": 0.1, "pooling": "context_frequency"}
 ARGUMENTS = {
     "model": MODEL,
     "max_steps": STEPS,

@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import BatchPlan, CDEModel, ContextualTrainingArguments, RetrievalSet
+from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
 from cde_hf.launching import check_processes
 from cde_hf.trainer import trainer as trainer_module
 
@@ -40,36 +40,6 @@ def test_every_parameter_changes(tiny, train, kind, mini_batch_size):
     model = tiny.make_model(kind, **fields)
     _, changed = train(model, mini_batch_size=mini_batch_size)
     assert changed == all_names(model)
-
-
-def test_the_background_is_that_of_the_training_documents(tiny, train):
-    model = tiny.make_model("prefix", pooling="relative_frequency")
-    trainer, _ = train(model)
-    trainer.save_model()
-    documents = ["search_document: " + text for text in trainer.train_dataset["document"]]
-    ids = [
-        set(row)
-        for row in trainer.processing_class(documents, truncation=True, max_length=trainer.max_length)["input_ids"]
-    ]
-    expected = torch.tensor([sum(token in row for row in ids) / len(ids) for token in range(model.config.vocab_size)])
-    torch.testing.assert_close(model.second_stage_model.background_frequencies, expected)
-    saved = AutoModel.from_pretrained(trainer.args.output_dir, trust_remote_code=True)
-    torch.testing.assert_close(saved.second_stage_model.background_frequencies, expected)
-
-
-def test_a_checkpoint_without_a_background_gets_one(tiny, train, tmp_path):
-    tiny.make_model("prefix").save_pretrained(tmp_path / "mean")
-    model = CDEModel.from_pretrained(tmp_path / "mean", pooling="relative_frequency")
-    assert (model.second_stage_model.background_frequencies == 0).all()
-    train(model)
-    assert 0 < model.second_stage_model.background_frequencies.max() <= 1
-
-
-def test_a_background_that_is_there_stays(tiny, train):
-    model = tiny.make_model("prefix", pooling="relative_frequency")
-    model.second_stage_model.background_frequencies.fill_(0.25)
-    train(model)
-    assert (model.second_stage_model.background_frequencies == 0.25).all()
 
 
 @pytest.mark.parametrize("kind", ["prefix", "joint", "plain"])

@@ -51,7 +51,7 @@ class ScriptArguments:
         default="prefix", metadata={"help": "How the texts of a new contextual model see the context."}
     )
     context_size: int = field(default=64, metadata={"help": "Context documents of a new contextual model."})
-    pooling: Literal["relative_frequency", "context_frequency", "mean"] = field(
+    pooling: Literal["context_frequency", "mean"] = field(
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
     frequency_scale: float = field(

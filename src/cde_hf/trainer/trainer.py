@@ -29,7 +29,6 @@ from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..launching import check_processes
 from .arguments import ContextualTrainingArguments
-from .background import set_background_frequencies
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
 from .collator import ContrastiveCollator
@@ -123,8 +122,6 @@ class ContextualContrastiveTrainer(Trainer):
         if args.disable_dropout:
             disable_dropout(self._bare_model())
         self.data_collator = self._make_collator()
-        if self.is_contextual:
-            set_background_frequencies(self._bare_model(), self.data_collator, self._data_seed)
         self._metrics = StepMetrics(self.accelerator)
         self._context_vectors: Tensor | None = None
         self._termination = TerminationCallback(self.accelerator)
