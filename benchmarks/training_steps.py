@@ -70,7 +70,7 @@ def run_step(model: nn.Module, step: StepInputs, mini_batch_size: int | None) ->
 
     def loss_function(embeddings):
         queries, documents = embeddings.split(step.num_queries)
-        return filtered_info_nce(queries, documents, logit_scale=50.0, block_size=256)
+        return filtered_info_nce(queries, documents, logit_scale=50.0)
 
     if mini_batch_size is None:
         output = loss_function(embed_plainly(encoder, step))

@@ -43,9 +43,6 @@ class ContextualTrainingArguments(TrainingArguments):
     matryoshka_dims: list[int] | None = field(
         default=None, metadata={"help": "Widths to which embeddings are also trained to be cut, such as 768 256 64."}
     )
-    loss_block_size: int | None = field(
-        default=None, metadata={"help": "Queries whose scores exist at once. Default: all of the batch."}
-    )
 
     # Batches
     batch_grouping: Grouping = field(
@@ -100,7 +97,7 @@ class ContextualTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("temperature", "loss_block_size", "mini_batch_size", "context_mini_batch_size", "max_length"):
+        for name in ("temperature", "mini_batch_size", "context_mini_batch_size", "max_length"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"`{name}` must be positive, got {value}.")

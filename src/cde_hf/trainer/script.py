@@ -135,7 +135,7 @@ class ScriptArguments:
 
 ARGUMENT_GROUPS = {
     "model and data": [argument.name for argument in fields(ScriptArguments)],
-    "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims", "loss_block_size"],
+    "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims"],
     "batches": [
         "per_device_train_batch_size",
         "gradient_accumulation_steps",

@@ -293,7 +293,6 @@ class ContextualContrastiveTrainer(Trainer):
             left_out=inputs.get("left_out"),
             positives=torch.arange(start, start + num_queries, device=queries.device),
             matryoshka_dims=args.matryoshka_dims,
-            block_size=args.loss_block_size,
         )
 
     def _check_loss(self, loss: Tensor, inputs: Mapping[str, Any]) -> None:
