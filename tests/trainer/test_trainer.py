@@ -85,11 +85,10 @@ def test_norms_are_those_before_clipping(train):
     [
         ({"bf16": True}, lambda name: True),
         ({"gradient_checkpointing": True}, lambda name: True),
-        ({"freeze_first_stage": True}, lambda name: name.startswith("second_stage")),
         ({"learning_rate": 0.0, "new_layers_learning_rate": 1e-2}, lambda name: ".backbone." not in name),
         pytest.param({"torch_compile": True}, lambda name: True, marks=pytest.mark.slow),
     ],
-    ids=["bf16", "gradient checkpointing", "frozen first stage", "new layers alone", "compiled"],
+    ids=["bf16", "gradient checkpointing", "new layers alone", "compiled"],
 )
 def test_a_feature_changes_what_it_should_and_the_model_loads_again(tiny, train, tmp_path, arguments, is_expected):
     model = tiny.make_model(sequence_dropout_prob=0.5)
@@ -122,45 +121,6 @@ def test_new_layers_have_their_own_learning_rate(train):
 def test_a_biencoder_has_no_new_layers(tiny, train):
     trainer, _ = train(tiny.make_model("plain"), new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
     assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.25}
-
-
-@pytest.mark.parametrize("mini_batch_size", [None, 3])
-def test_a_frozen_first_stage_stays_as_it_is(tiny, train, mini_batch_size):
-    model = tiny.make_model(dropout=0.1)
-    trainer, changed = train(model, freeze_first_stage=True, mini_batch_size=mini_batch_size)
-    assert changed
-    assert not any("first_stage" in name for name in changed)
-    assert {name for name in all_names(model) - changed if "second_stage" in name} <= {
-        "second_stage_model.null_embedding"
-    }
-    model.eval()
-    ids, mask = trainer.data_collator.tokenize_documents([5, 17])
-    torch.testing.assert_close(
-        trainer._context_vectors[[5, 17]], model.encode_context_documents(ids, mask), atol=1e-5, rtol=1e-5
-    )
-
-
-def test_frozen_vectors_change_nothing_but_the_work(tiny, plan_folder, tmp_path):
-    def gradients(**arguments):
-        model = tiny.make_model()
-        if not arguments:
-            model.first_stage_model.requires_grad_(False)
-        run_arguments = {"plan_folder": plan_folder, "mini_batch_size": 3, **arguments}
-        original, tiny.make_model = tiny.make_model, lambda **_: model
-        try:
-            return tiny.run(tmp_path, **run_arguments)[1].gradients[0]
-        finally:
-            tiny.make_model = original
-
-    expected, found = gradients(), gradients(freeze_first_stage=True)
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
-
-
-def test_a_biencoder_has_no_first_stage_to_freeze(tiny, train):
-    with pytest.raises(ValueError, match="`freeze_first_stage` needs a model with a first stage"):
-        train(tiny.make_model("plain"), freeze_first_stage=True)
 
 
 @pytest.mark.parametrize("stage", ["first_stage_model", "second_stage_model"])

@@ -71,9 +71,6 @@ class ContextualTrainingArguments(TrainingArguments):
     context_max_length: int | None = field(
         default=None, metadata={"help": "Tokens to read of a context document. Default: as of a text."}
     )
-    freeze_first_stage: bool = field(
-        default=False, metadata={"help": "Whether the first stage stays as it is; its vectors are computed once."}
-    )
 
     # Memory
     mini_batch_size: int | None = field(

@@ -120,17 +120,14 @@ class GradientCache:
         return replace(output, loss=loss)
 
     def _embed_context(self, inputs: ContextInputs) -> _EmbeddedContext:
-        passes: list[_Pass] = []
-        embeddings = inputs.embeddings
-        if embeddings is None:
-            passes, own_embeddings = self._embed(
-                inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
-            )
-            embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
-            if self.encoder.trains_first_stage:
-                embeddings.requires_grad_()
-            else:
-                passes = []
+        passes, own_embeddings = self._embed(
+            inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
+        )
+        embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
+        if self.encoder.trains_first_stage:
+            embeddings.requires_grad_()
+        else:  # as with adapters in the second stage alone
+            passes = []
         token_frequencies = self.encoder.count_tokens(inputs.documents)
         context = _EmbeddedContext(inputs, embeddings, token_frequencies, passes)
         if not self.encoder.has_prefix:

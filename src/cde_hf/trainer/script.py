@@ -146,7 +146,7 @@ ARGUMENT_GROUPS = {
         "filter_relative_margin",
         "max_length",
     ],
-    "context": ["context_source", "context_max_length", "freeze_first_stage"],
+    "context": ["context_source", "context_max_length"],
     "memory": [
         "mini_batch_size",
         "context_mini_batch_size",

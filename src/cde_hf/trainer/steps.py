@@ -24,8 +24,6 @@ class ContextInputs:
             Number of documents that each process embeds, if the processes share them out; else one number.
         process_index (`int`):
             Which part is this process's.
-        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
-            First-stage vectors, if they are known because the first stage is frozen.
         block_seed (`int`, *optional*):
             Seed of the context block's dropout, so that processes which share a context also share what is dropped.
     """
@@ -33,7 +31,6 @@ class ContextInputs:
     documents: Texts
     part_sizes: tuple[int, ...]
     process_index: int = 0
-    embeddings: Tensor | None = None
     block_seed: int | None = None
 
     @property
@@ -88,9 +85,7 @@ def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
 
 
 def _embed_context_plainly(encoder: Encoder, context: ContextInputs) -> StepContext:
-    embeddings = context.embeddings
-    if embeddings is None:
-        embeddings = gather_rows(encoder.embed_context(context.own_documents), context.part_sizes)
+    embeddings = gather_rows(encoder.embed_context(context.own_documents), context.part_sizes)
     token_frequencies = encoder.count_tokens(context.documents)
     if not encoder.has_prefix:
         return StepContext(embeddings, token_frequencies)

@@ -35,7 +35,6 @@ from .collator import ContrastiveCollator
 from .context_draw import ContextDraw
 from .encoders import Encoder, disable_dropout, is_contextual, longest_text_of
 from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
-from .frozen_first_stage import embed_all_documents
 from .gathering import gather_rows
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
@@ -118,12 +117,10 @@ class ContextualContrastiveTrainer(Trainer):
         check_processes(self.accelerator.num_processes, os.environ)
         self.is_contextual = is_contextual(self._bare_model())
         self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
-        self._freeze()
         if args.disable_dropout:
             disable_dropout(self._bare_model())
         self.data_collator = self._make_collator()
         self._metrics = StepMetrics(self.accelerator)
-        self._context_vectors: Tensor | None = None
         self._termination = TerminationCallback(self.accelerator)
         self.add_callback(self._termination)
         if not args.disable_tqdm:
@@ -136,13 +133,6 @@ class ContextualContrastiveTrainer(Trainer):
         """The model without wrappers of distribution, compilation and PEFT."""
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return model.get_base_model() if hasattr(model, "peft_config") else model
-
-    def _freeze(self) -> None:
-        if not self.args.freeze_first_stage:
-            return
-        if not self.is_contextual:
-            raise ValueError("`freeze_first_stage` needs a model with a first stage, got a plain encoder.")
-        self._bare_model().first_stage_model.requires_grad_(False)
 
     def _make_collator(self) -> ContrastiveCollator:
         args, plan = self.args, self.batch_plan
@@ -266,15 +256,9 @@ class ContextualContrastiveTrainer(Trainer):
             documents,
             part_sizes=(len(documents) // num_parts,) * num_parts,
             process_index=self.accelerator.process_index if num_parts > 1 else 0,
-            embeddings=self._frozen_vectors(inputs["context_rows"]),
             block_seed=inputs["seed"] if self._num_sharing > 1 else None,
         )
         return StepInputs(texts, inputs["num_queries"], context)
-
-    def _frozen_vectors(self, rows: Sequence[int]) -> Tensor | None:
-        if self._context_vectors is None:
-            return None
-        return self._context_vectors[torch.tensor(rows)].to(self.accelerator.device)
 
     def _loss_of_embeddings(self, embeddings: Tensor, inputs: Mapping[str, Any]) -> InfoNCEOutput:
         num_queries, args = inputs["num_queries"], self.args
@@ -392,10 +376,6 @@ class ContextualContrastiveTrainer(Trainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
-        if self.args.freeze_first_stage:
-            self._context_vectors = embed_all_documents(
-                self._bare_model(), self.data_collator, self.accelerator, self._context_mini_batch_size
-            )
         return super().train(resume_from_checkpoint or None, **kwargs)
 
     def _run_epoch(self, *args, resume_from_checkpoint: str | None = None, **kwargs) -> None:
@@ -410,10 +390,6 @@ class ContextualContrastiveTrainer(Trainer):
     def was_terminated(self) -> bool:
         """Whether the last training was ended by SIGTERM, and is to be resumed."""
         return self._termination.was_terminated
-
-    @property
-    def _context_mini_batch_size(self) -> int:
-        return self.args.context_mini_batch_size or self.args.mini_batch_size or self.args.per_device_eval_batch_size
 
     def _run_identity(self) -> dict[str, Any]:
         """What a run must have in common with the one that it resumes."""
