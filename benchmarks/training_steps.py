@@ -8,9 +8,7 @@ from torch import nn
 from transformers import AutoModel, NomicBertConfig
 
 from cde_hf import CDEConfig, CDEModel, GradientCache, filtered_info_nce
-from cde_hf.trainer.encoders import Encoder
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
-from cde_hf.trainer.steps import ContextInputs, StepInputs, embed_plainly
+from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
 
 
 VOCAB_SIZE = 30_528

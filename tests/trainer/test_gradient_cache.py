@@ -5,10 +5,9 @@ from functools import partial
 import pytest
 import torch
 
+from cde_hf import CorpusContext
 from cde_hf.trainer import GradientCache, filtered_info_nce, gradient_cache
-from cde_hf.trainer.encoders import Encoder, StepContext
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
-from cde_hf.trainer.steps import ContextInputs, StepInputs, embed_plainly
+from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
 
 
 NUM_QUERIES, NUM_NEGATIVES, NUM_CONTEXT = 5, 3, 4
@@ -41,12 +40,12 @@ def one_graph(encoder, step, size, context_size):
         embeddings = {row: part[place] for rows, part in parts.items() for place, row in enumerate(rows)}
         return torch.stack([embeddings[row] for row in range(len(texts))])
 
-    context = StepContext()
+    context = CorpusContext.null()
     if encoder.has_context:
         vectors = embed(step.context.documents, context_size, encoder.embed_context)
-        context = StepContext(vectors, encoder.count_tokens(step.context.documents))
+        context = CorpusContext(vectors, encoder.count_tokens(step.context.documents))
         if encoder.has_prefix:
-            context = StepContext(block=encoder.encode_block(context.embeddings, context.token_frequencies))
+            context = CorpusContext(block=encoder.encode_block(context))
     return loss_function(embed(step.texts, size, lambda part: encoder.embed_texts(part, context)))
 
 

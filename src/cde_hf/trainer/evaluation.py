@@ -12,8 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..data import Prompts, RetrievalSet
 from ..modeling import CorpusContext, sample_documents
 from ..retrieval import evaluate
-from .encoders import Encoder, StepContext, is_contextual
-from .mini_batches import MiniBatchSize, Texts
+from .step import Encoder, MiniBatchSize, Texts, is_contextual
 
 
 METRIC = "ndcg@10"
@@ -68,14 +67,16 @@ class ModelEmbedder:
     def _embed(self, texts: Sequence[str]) -> np.ndarray:
         tokens = self.tokenize(texts)
         encoder = Encoder(self.model, self.model)
-        vectors = np.empty((len(texts), encoder.embedding_size), dtype=np.float32)
+        config = self.model.config
+        width = config.embedding_size if encoder.has_context else config.hidden_size
+        vectors = np.empty((len(texts), width), dtype=np.float32)
         for rows in MiniBatchSize(self.batch_size).split(tokens):
             part = tokens.select(rows)
             part = Texts(part.input_ids.to(self.model.device), part.attention_mask.to(self.model.device))
             if is_contextual(self.model):
                 embeddings = self.model.encode_texts(part.input_ids, part.attention_mask, context=self.context)
             else:
-                embeddings = encoder.embed_texts(part, StepContext())
+                embeddings = encoder.embed_texts(part, self.context)
             vectors[rows] = F.normalize(embeddings.float(), dim=-1).cpu().numpy()
         return vectors
 

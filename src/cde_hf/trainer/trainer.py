@@ -28,20 +28,28 @@ from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..launching import check_processes
+from ..modeling.backbones import longest_text
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
 from .collator import ContrastiveCollator
 from .context_draw import ContextDraw
-from .encoders import Encoder, disable_dropout, is_contextual, longest_text_of
 from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
-from .gathering import gather_rows
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
-from .mini_batches import MiniBatchSize, Texts
 from .parameter_groups import group_parameters
+from .step import (
+    ContextInputs,
+    Encoder,
+    MiniBatchSize,
+    StepInputs,
+    Texts,
+    embed_plainly,
+    gather_rows,
+    is_contextual,
+    touch_parameters,
+)
 from .step_metrics import StepMetrics
-from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters
 
 
 logger = logging.get_logger(__name__)
@@ -116,9 +124,11 @@ class ContextualContrastiveTrainer(Trainer):
         )
         check_processes(self.accelerator.num_processes, os.environ)
         self.is_contextual = is_contextual(self._bare_model())
-        self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
+        model = self._bare_model()
+        backbone = model.second_stage_model.backbone if self.is_contextual else model
+        self.max_length = min(args.max_length, longest_text(backbone))
         if args.disable_dropout:
-            disable_dropout(self._bare_model())
+            _disable_dropout(model)
         self.data_collator = self._make_collator()
         self._metrics = StepMetrics(self.accelerator)
         self._termination = TerminationCallback(self.accelerator)
@@ -477,6 +487,16 @@ class ContextualContrastiveTrainer(Trainer):
             save = save_checkpoint if self.is_contextual else save_biencoder
             save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
         (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
+
+
+def _disable_dropout(model: nn.Module) -> None:
+    """Switches off the dropout of the backbones. Contexts and adapters keep theirs."""
+    for module_name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and "lora_" not in module_name:
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 __all__ = ["ContextualContrastiveTrainer"]

@@ -1,9 +1,9 @@
-"""Mini-batches by number of texts and by number of tokens."""
+"""Mini-batches of a step, by number of texts and by number of tokens."""
 
 import pytest
 import torch
 
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
+from cde_hf.trainer.step import MiniBatchSize, Texts
 
 
 @pytest.fixture
