@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from cde_hf import BatchPlan, FalseNegativeFilter, Prompts
-from cde_hf.trainer.collator import ContrastiveCollator
-from cde_hf.trainer.context_draw import ContextDraw
+from cde_hf.trainer.collator import ContextDraw, ContrastiveCollator
 
 
 ROWS = [3, 11, 19, 27, 35, 43]

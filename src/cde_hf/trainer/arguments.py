@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 
 from ..batching.sampler import ClusterOrder, Grouping
-from .context_draw import ContextSource
+from .collator import ContextSource
 
 
 @dataclass

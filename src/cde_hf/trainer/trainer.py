@@ -32,8 +32,7 @@ from ..modeling.backbones import longest_text
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
-from .collator import ContrastiveCollator
-from .context_draw import ContextDraw
+from .collator import ContextDraw, ContrastiveCollator
 from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
