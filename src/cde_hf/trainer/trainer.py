@@ -33,7 +33,7 @@ from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
 from .collator import ContextDraw, ContrastiveCollator
-from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
+from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
 from .parameter_groups import group_parameters
@@ -340,8 +340,7 @@ class ContextualContrastiveTrainer(Trainer):
         model = self._bare_model()
         was_training = model.training
         model.eval()
-        embedder_class = ContextualModelEmbedder if self.is_contextual else ModelEmbedder
-        embedder = embedder_class(
+        embedder = make_embedder(
             model,
             self.processing_class,
             prompts=self.prompts,
