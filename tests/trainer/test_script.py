@@ -105,6 +105,16 @@ def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_pa
         script.TrainingArgumentParser().parse([str(path)])
 
 
+def test_learning_rates_by_name_come_as_json_or_as_a_mapping(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("output_dir: out\nlearning_rate_mapping: {'^first': 5.0e-4}\n")
+    _, args = script.TrainingArgumentParser().parse([str(path), "--use_cpu", "true"])
+    assert args.learning_rate_mapping == {"^first": 5e-4}
+    command_line = [str(path), "--use_cpu", "true", "--learning_rate_mapping", '{"^second": 1e-3}']
+    _, args = script.TrainingArgumentParser().parse(command_line)
+    assert args.learning_rate_mapping == {"^second": 1e-3}
+
+
 def test_help_groups_the_arguments(capsys):
     with pytest.raises(SystemExit):
         script.TrainingArgumentParser().parse(["--help"])

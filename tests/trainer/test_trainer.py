@@ -13,6 +13,9 @@ from cde_hf.launching import check_processes
 from cde_hf.trainer import trainer as trainer_module
 
 
+OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
+
+
 @pytest.fixture
 def train(tiny, plan_folder, tmp_path):
     """Function that trains two steps and gives the trainer and the names of the parameters that changed."""
@@ -85,7 +88,10 @@ def test_norms_are_those_before_clipping(train):
     [
         ({"bf16": True}, lambda name: True),
         ({"gradient_checkpointing": True}, lambda name: True),
-        ({"learning_rate": 0.0, "new_layers_learning_rate": 1e-2}, lambda name: ".backbone." not in name),
+        (
+            {"learning_rate": 0.0, "learning_rate_mapping": {OUTSIDE_OF_BACKBONES: 1e-2}},
+            lambda name: ".backbone." not in name,
+        ),
         pytest.param({"torch_compile": True}, lambda name: True, marks=pytest.mark.slow),
     ],
     ids=["bf16", "gradient checkpointing", "new layers alone", "compiled"],
@@ -106,21 +112,35 @@ def test_the_learning_rate_warms_up_and_decays_linearly(train):
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.75, 0.5, 0.25])
 
 
+def rates_and_decays(trainer):
+    """Learning rate and weight decay of each parameter by name."""
+    groups = {id(parameter): group for group in trainer.optimizer.param_groups for parameter in group["params"]}
+    found = {name: groups[id(parameter)] for name, parameter in trainer.model.named_parameters()}
+    assert sum(len(group["params"]) for group in trainer.optimizer.param_groups) == len(found)
+    return {name: (group["initial_lr"], group["weight_decay"]) for name, group in found.items()}
+
+
 def test_new_layers_have_their_own_learning_rate(train):
-    trainer, _ = train(new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1, lr_scheduler_type="constant")
-    rates = {}
-    for name, parameter in trainer.model.named_parameters():
-        for group in trainer.optimizer.param_groups:
-            if any(parameter is other for other in group["params"]):
-                rates[name] = group["lr"]
-    assert rates.keys() == all_names(trainer.model)
-    assert {name for name, rate in rates.items() if rate == 0.25} == {name for name in rates if ".backbone." in name}
-    assert set(rates.values()) == {0.25, 0.5}
+    trainer, _ = train(
+        learning_rate_mapping={OUTSIDE_OF_BACKBONES: 0.5}, learning_rate=0.25, weight_decay=0.1, max_steps=1
+    )
+    found = rates_and_decays(trainer)
+    assert found.keys() == all_names(trainer.model)
+    assert {name for name, (rate, _) in found.items() if rate == 0.25} == {n for n in found if ".backbone." in n}
+    assert set(found.values()) == {(0.25, 0.1), (0.25, 0.0), (0.5, 0.1), (0.5, 0.0)}
+    assert all(decay == 0.0 for name, (_, decay) in found.items() if name.endswith("bias"))
 
 
-def test_a_biencoder_has_no_new_layers(tiny, train):
-    trainer, _ = train(tiny.make_model("plain"), new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
-    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.25}
+def test_a_plain_encoder_has_learning_rates_by_name_and_the_last_pattern_counts(tiny, train):
+    mapping = {"layers": 0.5, r"layers\.1\.": 0.75}
+    trainer, _ = train(tiny.make_model("plain"), learning_rate_mapping=mapping, learning_rate=0.25, max_steps=1)
+    for name, (rate, _) in rates_and_decays(trainer).items():
+        assert rate == (0.75 if "layers.1." in name else 0.5 if "layers" in name else 0.25), name
+
+
+def test_a_pattern_that_matches_nothing_is_refused(train):
+    with pytest.raises(ValueError, match="has the pattern `third_stage`, which matches no trainable parameter"):
+        train(learning_rate_mapping={"third_stage": 0.5})
 
 
 @pytest.mark.parametrize("stage", ["first_stage_model", "second_stage_model"])
@@ -337,7 +357,11 @@ def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     [
         ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
         ({"mini_batch_size": 0}, "`mini_batch_size` must be positive, got 0"),
-        ({"mini_batch_size": 2, "mini_batch_tokens": 64}, "both say what fits in memory"),
+        ({"mini_batch_size": 2, "mini_batch_num_tokens": 64}, "both say what fits in memory"),
+        (
+            {"learning_rate_mapping": "5e-4"},
+            "must be a mapping from regular expressions to learning rates, got '5e-4'",
+        ),
         ({"context_mini_batch_size": 2}, "belongs to gradient caching, which is off"),
         ({"label_smoothing_factor": 0.1}, "mean nothing to this loss"),
     ],

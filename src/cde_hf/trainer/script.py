@@ -150,7 +150,7 @@ ARGUMENT_GROUPS = {
     "memory": [
         "mini_batch_size",
         "context_mini_batch_size",
-        "mini_batch_tokens",
+        "mini_batch_num_tokens",
         "gradient_checkpointing",
         "bf16",
         "fp16",
@@ -160,7 +160,7 @@ ARGUMENT_GROUPS = {
         "num_train_epochs",
         "max_steps",
         "learning_rate",
-        "new_layers_learning_rate",
+        "learning_rate_mapping",
         "disable_dropout",
         "warmup_steps",
         "lr_scheduler_type",

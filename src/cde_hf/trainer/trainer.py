@@ -3,7 +3,9 @@
 import copy
 import json
 import os
+import re
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,7 +38,6 @@ from .collator import ContextDraw, ContrastiveCollator
 from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
-from .parameter_groups import group_parameters
 from .step import (
     ContextInputs,
     Encoder,
@@ -202,21 +203,35 @@ class ContextualContrastiveTrainer(Trainer):
         )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The optimizer, whose groups give the layers outside of the backbones their own learning rate if asked."""
-        rate = self.args.new_layers_learning_rate
-        # A plain encoder has no other layers: the parent class needs no help.
-        if rate is None or not self.is_contextual or self.optimizer is not None:
+        """The optimizer. Its groups differ in weight decay, and in learning rate by `learning_rate_mapping`."""
+        mapping = self.args.learning_rate_mapping
+        if not mapping or self.optimizer is not None:
             return super().create_optimizer(model)
         model = self.model if model is None else model
-        groups = group_parameters(
-            model,
-            decayed=set(self.get_decay_parameter_names(model)),
-            weight_decay=self.args.weight_decay,
-            learning_rate=self.args.learning_rate,
-            new_layers_learning_rate=rate,
-        )
+        decayed = set(self.get_decay_parameter_names(model))
+        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        rates = dict.fromkeys(names, self.args.learning_rate)
+        for pattern, rate in mapping.items():  # a later pattern overrides an earlier one
+            matches = [name for name in names if re.search(pattern, name)]
+            if not matches:
+                raise ValueError(
+                    f"`learning_rate_mapping` has the pattern `{pattern}`, which matches no trainable parameter. "
+                    f"Correct it; the first parameter is called `{names[0]}`."
+                )
+            rates.update(dict.fromkeys(matches, rate))
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups[rates[name], name in decayed].append(parameter)
+        weight_decay = self.args.weight_decay
         optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
-        self.optimizer = optimizer_class(groups, **optimizer_kwargs)
+        self.optimizer = optimizer_class(
+            [
+                {"params": parameters, "lr": rate, "weight_decay": weight_decay if is_decayed else 0.0}
+                for (rate, is_decayed), parameters in groups.items()
+            ],
+            **optimizer_kwargs,
+        )
         return self.optimizer
 
     # A step
@@ -233,7 +248,7 @@ class ContextualContrastiveTrainer(Trainer):
         step = self._make_step(inputs)
         loss_function = partial(self._loss_of_embeddings, inputs=inputs)
         if self.args.caches_gradients:
-            size = MiniBatchSize(self.args.mini_batch_size, self.args.mini_batch_tokens)
+            size = MiniBatchSize(self.args.mini_batch_size, self.args.mini_batch_num_tokens)
             context_size = self.args.context_mini_batch_size
             cache = GradientCache(
                 encoder,
