@@ -112,6 +112,35 @@ def test_the_learning_rate_warms_up_and_decays_linearly(train):
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.75, 0.5, 0.25])
 
 
+def test_a_few_steps_with_the_default_schedule_change_the_weights(tiny, train):
+    defaults = ContextualTrainingArguments
+    model = tiny.make_model()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, max_steps=3, learning_rate=defaults.learning_rate, warmup_steps=defaults.warmup_steps)
+    change = max(
+        float((parameter.detach() - before[name]).abs().max()) for name, parameter in model.named_parameters()
+    )
+    assert change > defaults.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_warned"),
+    [
+        ({"warmup_steps": 1000}, True),
+        ({"warmup_steps": 2}, True),
+        ({"warmup_steps": 0.1, "max_steps": 1}, True),
+        ({"warmup_steps": 1}, False),
+        ({"warmup_steps": 0, "max_steps": 1}, False),
+        ({"warmup_steps": 1000, "lr_scheduler_type": "constant"}, False),
+    ],
+    ids=str,
+)
+def test_a_run_that_ends_in_its_warm_up_is_a_warning(train, caplog, arguments, is_warned):
+    train(**arguments)
+    message = "the learning rate never reaches 0.01, and the model learns little or nothing. Train longer, or lower"
+    assert (message in caplog.text) == is_warned
+
+
 def rates_and_decays(trainer):
     """Learning rate and weight decay of each parameter by name."""
     groups = {id(parameter): group for group in trainer.optimizer.param_groups for parameter in group["params"]}

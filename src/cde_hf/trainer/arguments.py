@@ -16,7 +16,7 @@ class ContextualTrainingArguments(TrainingArguments):
 
     What chose their defaults is in `docs/results/README.md`.
 
-    These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 1000,
+    These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 0.1,
     `per_device_train_batch_size` 256, `logging_steps` 10, `save_total_limit` 2, `per_device_eval_batch_size` 32.
     Batches are always full, buffers are not broadcast between processes, and gradient checkpointing is not reentrant.
     """
@@ -26,7 +26,7 @@ class ContextualTrainingArguments(TrainingArguments):
     # Defaults that differ
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak of the learning rate."})
     warmup_steps: float = field(
-        default=1000, metadata={"help": "Steps of linear warm-up; below 1, a share of all steps."}
+        default=0.1, metadata={"help": "Steps of linear warm-up. A number below 1 is a share of all steps."}
     )
     per_device_train_batch_size: int = field(default=256, metadata={"help": "Pairs in a batch of one process."})
     per_device_eval_batch_size: int = field(default=32, metadata={"help": "Texts to embed at once in evaluations."})

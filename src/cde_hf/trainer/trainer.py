@@ -234,6 +234,20 @@ class ContextualContrastiveTrainer(Trainer):
         )
         return self.optimizer
 
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The schedule of the learning rate. Warns if the run ends before its warm-up does."""
+        num_warmup_steps = self.args.get_warmup_steps(num_training_steps)
+        has_warmup = self.lr_scheduler is None and num_warmup_steps > 0 and self.args.lr_scheduler_type != "constant"
+        if has_warmup and num_warmup_steps >= num_training_steps:
+            logger.warning(
+                f"The run has {num_training_steps} steps, but its warm-up (`warmup_steps`) takes {num_warmup_steps}: "
+                f"the learning rate never reaches {self.args.learning_rate}, and the model learns little or nothing. "
+                "Train longer, or lower `warmup_steps`."
+            )
+        return super().create_scheduler(num_training_steps, optimizer)
+
     # A step
 
     def compute_loss(
