@@ -1,9 +1,9 @@
-"""Mini-batches of a step, by number of texts and by number of tokens."""
+"""Mini-batches of a step, by number of texts and by number of tokens, and the random state of its dropout."""
 
 import pytest
 import torch
 
-from cde_hf.trainer.step import MiniBatchSize, Texts
+from cde_hf.trainer.step import MiniBatchSize, RandomState, Texts, seeded
 
 
 @pytest.fixture
@@ -33,3 +33,43 @@ def test_shared_padding_is_cut_off(texts):
     part = texts.select(torch.tensor([5, 2]))
     assert part.input_ids.tolist() == [[45, 46], [18, 0]]
     assert part.attention_mask.tolist() == [[1, 1], [1, 0]]
+
+
+@pytest.fixture
+def mps_state(monkeypatch):
+    """The random state of an Apple GPU, which this machine need not have: a list with one number."""
+    state = [7]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: torch.tensor(state))
+    monkeypatch.setattr(torch.mps, "set_rng_state", lambda new_state: state.__setitem__(0, int(new_state)))
+    monkeypatch.setattr(torch.mps, "manual_seed", lambda seed: state.__setitem__(0, seed))
+    return state
+
+
+def test_the_random_state_of_an_apple_gpu_is_replayed_and_restored(mps_state):
+    random_state = RandomState(torch.device("mps"))
+    mps_state[0] = 8  # as a forward pass with dropout does
+    expected = torch.get_rng_state()
+    with random_state.replayed():
+        assert mps_state == [7]
+        mps_state[0] = 9
+        torch.rand(1)
+    assert mps_state == [8]
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_a_seed_leaves_the_random_state_of_an_apple_gpu_as_it_was(mps_state):
+    with pytest.raises(ZeroDivisionError), seeded(3, torch.device("mps")):
+        mps_state[0] = 9
+        1 / 0  # noqa: B018
+    assert mps_state == [7]
+
+
+def test_a_seed_draws_the_same_numbers_and_restores_the_state():
+    torch.manual_seed(1)
+    expected = torch.get_rng_state()
+    draws = []
+    for _ in range(2):
+        with seeded(3, torch.device("cpu")):
+            draws.append(torch.rand(4))
+    assert torch.equal(*draws)
+    assert torch.equal(torch.get_rng_state(), expected)

@@ -142,7 +142,7 @@ class GradientCache:
         if not self.encoder.has_prefix:
             return _CachedContext(context, passes)
         with inputs.drawing():
-            random_state = RandomState(embeddings)
+            random_state = RandomState(embeddings.device)
             block = self.encoder.encode_block(context)
         leaves = tuple(
             (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in block.keys_values
@@ -156,7 +156,7 @@ class GradientCache:
         """Embeds texts without a graph. The embeddings come in the order of the texts."""
         passes, parts = [], []
         for rows in size.split(texts):
-            passes.append(_Pass(rows, RandomState(texts.input_ids)))
+            passes.append(_Pass(rows, RandomState(texts.input_ids.device)))
             parts.append(embed(texts.select(rows)))
         embeddings = torch.empty(len(texts), parts[0].shape[1], dtype=parts[0].dtype, device=parts[0].device)
         for made, part in zip(passes, parts, strict=True):

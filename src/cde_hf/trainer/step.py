@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import get_device_states, set_device_states
 from transformers import PreTrainedModel
 
 from ..modeling import CDEConfig, CDEModel, ContextBlock, CorpusContext
@@ -70,33 +69,50 @@ class MiniBatchSize:
 
 class RandomState:
     """
-    The random state of this moment, on the CPU and on the devices of some tensors.
+    The random state of this moment, on the CPU and on another device.
+
+    `torch.utils.checkpoint.get_device_states` fails on Apple GPUs as long as `torch.mps` has no `device` (torch 2.13),
+    so the states are read here.
 
     Args:
-        tensors (`torch.Tensor`):
-            Inputs of the forward pass that follows.
+        device (`torch.device`):
+            Device of the forward pass that follows.
     """
 
-    def __init__(self, *tensors: Tensor):
+    def __init__(self, device: torch.device):
+        self._device = device
         self._cpu_state = torch.get_rng_state()
-        self._devices, self._device_states = get_device_states(*tensors)
+        self._device_module = torch.get_device_module(device) if device.type != "cpu" else None
+        self._device_arguments = (device,) if device.type != "mps" else ()  # there is one Apple GPU at most
+        if self._device_module is not None:
+            self._device_state = self._device_module.get_rng_state(*self._device_arguments)
+
+    def restore(self) -> None:
+        """Returns to this state."""
+        torch.set_rng_state(self._cpu_state)
+        if self._device_module is not None:
+            self._device_module.set_rng_state(self._device_state, *self._device_arguments)
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Returns to this state, so that dropout is the same again, and afterwards restores the present one."""
-        with torch.random.fork_rng(devices=self._devices):
-            torch.set_rng_state(self._cpu_state)
-            set_device_states(self._devices, self._device_states)
+        """Draws the same dropout as after this state, and then restores the present one."""
+        present = RandomState(self._device)
+        self.restore()
+        try:
             yield
+        finally:
+            present.restore()
 
 
 @contextmanager
-def seeded(seed: int, *tensors: Tensor) -> Iterator[None]:
-    """Draws from a seed, on the CPU and on the devices of some tensors, and afterwards restores the state."""
-    devices, _ = get_device_states(*tensors)
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws from a seed, on the CPU and on another device, and then restores the present state."""
+    present = RandomState(device)
+    torch.manual_seed(seed)
+    try:
         yield
+    finally:
+        present.restore()
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,7 @@ class ContextInputs:
 
     def drawing(self):
         """Context manager in which the dropout of the context block is drawn."""
-        return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.documents.input_ids)
+        return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.documents.input_ids.device)
 
 
 @dataclass(frozen=True)
