@@ -117,6 +117,8 @@ class ContrastiveCollator:
                 "Add it, or leave `in_batch_negatives` on."
             )
         self.dataset = dataset
+        columns = [name for name in ("query", "document", "domain") if name in dataset.column_names]
+        self._pairs_without_negatives = dataset.select_columns(columns)
         self.tokenizer = tokenizer
         self.false_negatives = false_negatives
         self.context_draw = context_draw
@@ -145,7 +147,7 @@ class ContrastiveCollator:
         rows = np.asarray(rows)
         num_queries = len(rows) // self.num_processes
         own = slice(self.process_index * num_queries, (self.process_index + 1) * num_queries)
-        pairs = self.prompts.apply(self.dataset[rows[own]])
+        pairs = self._prepare(self.dataset[rows[own]])
         negatives = [text for texts in pairs.get("negatives", []) for text in texts]
         texts = [*pairs["query"], *pairs["document"], *negatives]
         input_ids, attention_mask = self._tokenize(texts, self.max_length)
@@ -159,16 +161,20 @@ class ContrastiveCollator:
         }
         if self.context_draw is not None:
             context_rows = self.context_draw(rows)
-            inputs["context_input_ids"], inputs["context_attention_mask"] = self.tokenize_documents(context_rows)
+            documents = self._prepare(self._pairs_without_negatives[context_rows])["document"]
+            tokens = self._tokenize(documents, self.context_max_length)
+            inputs["context_input_ids"], inputs["context_attention_mask"] = tokens
             inputs["context_rows"] = context_rows.tolist()
             inputs["seed"] = batch_seed(rows)
         return inputs
 
-    def tokenize_documents(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Token ids and attention mask of the documents of some rows, as context documents."""
-        columns = [name for name in ("query", "document", "domain") if name in self.dataset.column_names]
-        pairs = self.dataset.select_columns(columns)[rows]
-        return self._tokenize(self.prompts.apply(pairs)["document"], self.context_max_length)
+    def _prepare(self, pairs: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Texts with their prompts, and stripped, because `encode` strips texts too."""
+        for name in ("query", "document"):
+            pairs[name] = [text.strip() for text in pairs[name]]
+        if "negatives" in pairs:
+            pairs["negatives"] = [[text.strip() for text in texts] for texts in pairs["negatives"]]
+        return self.prompts.apply(pairs)
 
     def _tokenize(self, texts: list[str], max_length: int) -> tuple[Tensor, Tensor]:
         tokens = self.tokenizer(
