@@ -290,6 +290,23 @@ def test_evaluation_shows_own_foreign_and_no_context(train, retrieval_sets):
     assert trainer.model.training
 
 
+def test_a_failed_evaluation_leaves_the_model_in_training_mode(train, retrieval_sets, monkeypatch):
+    trainer, _ = train(eval_dataset=retrieval_sets)
+    trainer.model.train()
+    monkeypatch.setattr(trainer_module, "score_retrieval_sets", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.evaluate()
+    assert all(module.training for module in trainer.model.modules())
+
+
+def test_the_loss_comes_with_its_outputs_on_request(train):
+    trainer, _ = train(max_steps=1)
+    batch = next(iter(trainer.get_train_dataloader()))
+    loss, output = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    assert loss == output.loss
+    assert 0 <= output.accuracy <= 1
+
+
 def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
     trainer, _ = train(tiny.make_model("plain"), eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()

@@ -1,4 +1,16 @@
-"""The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, on one process or many."""
+"""
+The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, on one process or many.
+
+It overrides these private methods of `Trainer`, checked against transformers 5.22:
+
+- `_get_grad_norm`: the only place where the gradients are complete; the norm of each stage is logged from there.
+- `_run_epoch`: a run that resumes from its last step would otherwise take one more step.
+- `_load_from_checkpoint`: encoders that are saved under other parameter names would otherwise not be loaded.
+- `_save_checkpoint`: the manifest is written last, and older checkpoints are removed only after that.
+- `_save`: the model is saved with its code, tokenizer and prompts, so that it loads anywhere.
+
+It also calls `_get_output_dir` and `_load_rng_state`.
+"""
 
 import copy
 import json
@@ -256,8 +268,8 @@ class ContextualContrastiveTrainer(Trainer):
         inputs: Mapping[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
-        """The loss of a batch, whose backward pass fills the gradients, cached or not."""
+    ) -> Tensor | tuple[Tensor, InfoNCEOutput]:
+        """The loss of a batch, whose `backward` fills the gradients; with [`InfoNCEOutput`] if `return_outputs`."""
         encoder = Encoder(model, self._bare_model())
         step = self._make_step(inputs)
         loss_function = partial(self._loss_of_embeddings, inputs=inputs)
@@ -276,9 +288,10 @@ class ContextualContrastiveTrainer(Trainer):
             output = loss_function(embed_plainly(encoder, step))
         self._check_loss(output.loss, inputs)
         self._metrics.add_step(output, inputs)
-        if self.args.caches_gradients or self._is_sharded:
-            return output.loss
-        return output.loss + touch_parameters(model)
+        loss = output.loss
+        if not self.args.caches_gradients and not self._is_sharded:
+            loss = loss + touch_parameters(model)
+        return (loss, output) if return_outputs else loss
 
     @property
     def _is_sharded(self) -> bool:
@@ -367,8 +380,6 @@ class ContextualContrastiveTrainer(Trainer):
         if not retrieval_sets:
             raise ValueError("There is nothing to evaluate on: give the trainer retrieval sets as `eval_dataset`.")
         model = self._bare_model()
-        was_training = model.training
-        model.eval()
         embedder = make_embedder(
             model,
             self.processing_class,
@@ -376,15 +387,19 @@ class ContextualContrastiveTrainer(Trainer):
             max_length=self.max_length,
             batch_size=self.args.per_device_eval_batch_size,
         )
-        scores = score_retrieval_sets(
-            embedder,
-            retrieval_sets,
-            context_size=model.config.context_size if self.is_contextual else 1,
-            seed=self._data_seed,
-            process_index=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-        )
-        model.train(was_training)
+        was_training = model.training
+        model.eval()
+        try:
+            scores = score_retrieval_sets(
+                embedder,
+                retrieval_sets,
+                context_size=model.config.context_size if self.is_contextual else 1,
+                seed=self._data_seed,
+                process_index=self.accelerator.process_index,
+                num_processes=self.accelerator.num_processes,
+            )
+        finally:
+            model.train(was_training)
         scores = dict(sorted(gather_object(list(scores.items()))))
         metrics = {f"{metric_key_prefix}_{name}": score for name, score in add_means(scores).items()}
         self.log(metrics)
