@@ -36,6 +36,8 @@ from .vectors import write_vectors
 
 logger = logging.get_logger(__name__)
 
+DEFAULT_CLUSTER_SIZE = 256
+
 _IDENTITY = "identity.json"
 
 
@@ -45,7 +47,7 @@ def prepare_batch_plan(
     *,
     surrogate: Surrogate,
     filter_surrogate: Surrogate | None = None,
-    cluster_size: int = 512,
+    cluster_size: int = DEFAULT_CLUSTER_SIZE,
     clustering: KMeansSettings | GraphSettings | None = None,
     dtype: str = "float16",
 ) -> BatchPlan:
@@ -61,7 +63,7 @@ def prepare_batch_plan(
             Model whose vectors are clustered.
         filter_surrogate (`Surrogate`, *optional*):
             Model whose vectors filter false negatives. Defaults to `surrogate`.
-        cluster_size (`int`, *optional*, defaults to `512`):
+        cluster_size (`int`, *optional*, defaults to `256`):
             Wanted number of pairs in a cluster.
         clustering (`KMeansSettings` or `GraphSettings`, *optional*):
             How to cluster. Defaults to paired k-means with the paper's settings.
@@ -280,4 +282,4 @@ def _write_text(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-__all__ = ["prepare_batch_plan"]
+__all__ = ["DEFAULT_CLUSTER_SIZE", "prepare_batch_plan"]
