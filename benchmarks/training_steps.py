@@ -8,9 +8,7 @@ from torch import nn
 from transformers import AutoModel, NomicBertConfig
 
 from cde_hf import CDEConfig, CDEModel, GradientCache, filtered_info_nce
-from cde_hf.trainer.encoders import Encoder
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
-from cde_hf.trainer.steps import ContextInputs, StepInputs, embed_plainly
+from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
 
 
 VOCAB_SIZE = 30_528
@@ -70,7 +68,7 @@ def run_step(model: nn.Module, step: StepInputs, mini_batch_size: int | None) ->
 
     def loss_function(embeddings):
         queries, documents = embeddings.split(step.num_queries)
-        return filtered_info_nce(queries, documents, logit_scale=50.0, block_size=256)
+        return filtered_info_nce(queries, documents, logit_scale=50.0)
 
     if mini_batch_size is None:
         output = loss_function(embed_plainly(encoder, step))

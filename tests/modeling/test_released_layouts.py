@@ -11,9 +11,7 @@ from transformers import AutoModel
 
 from cde_hf import CDEConfig, CDEModel
 from cde_hf.trainer import GradientCache, filtered_info_nce
-from cde_hf.trainer.encoders import Encoder
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
-from cde_hf.trainer.steps import ContextInputs, StepInputs
+from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts
 
 
 GENERATIONS = ["cde-v1-tiny", "cde-v2-tiny"]

@@ -21,10 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tiny_runs
 
 from cde_hf.trainer import GradientCache, filtered_info_nce
-from cde_hf.trainer.encoders import Encoder
-from cde_hf.trainer.gathering import gather_rows
-from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
-from cde_hf.trainer.steps import ContextInputs, StepInputs
+from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, gather_rows
 
 
 NUM_QUERIES = 4

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from cde_hf import BatchPlan, FalseNegativeFilter, Prompts
-from cde_hf.trainer.collator import ContrastiveCollator
-from cde_hf.trainer.context_draw import ContextDraw
+from cde_hf.modeling.sentence_transformers_cde import CDETransformer
+from cde_hf.trainer.collator import ContextDraw, ContrastiveCollator
 
 
 ROWS = [3, 11, 19, 27, 35, 43]
@@ -83,3 +86,30 @@ def test_without_the_filter_nothing_is_left_out(collate):
 def test_a_batch_of_one_pair_has_no_negatives(collate):
     inputs = collate(rows=[5])
     assert (inputs["hardness"], inputs["filtered_share"]) == (0.0, 0.0)
+
+
+@pytest.fixture
+def byte_tokenizer():
+    """A tokenizer for which a blank is a token, as it is for BPE."""
+    characters = ["[PAD]", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(characters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]")
+
+
+def test_texts_are_read_as_encode_reads_them(tiny, byte_tokenizer, negatives_plan_folder):
+    pairs = Dataset.from_list([{"query": " what\n", "document": "\ta dog ", "negatives": [" a cat "]}] * 2)
+    plan = BatchPlan.load(negatives_plan_folder)
+    collator = ContrastiveCollator(
+        pairs, byte_tokenizer, FalseNegativeFilter(plan), context_draw=ContextDraw(plan, 4), filters=False
+    )
+    inputs = collator([0, 1])
+    module = CDETransformer(tiny.make_model(), byte_tokenizer)
+    for name, row, text in (
+        ("input_ids", 0, module.preprocess([" what\n"], prompt="search_query: ")),
+        ("input_ids", 2, module.preprocess(["\ta dog "], prompt="search_document: ")),
+        ("input_ids", 4, module.preprocess([" a cat "], prompt="search_document: ")),
+        ("context_input_ids", 0, module.preprocess(["\ta dog "], prompt="search_document: ")),
+    ):
+        mask = inputs[name.replace("input_ids", "attention_mask")][row].bool()
+        assert inputs[name][row][mask].tolist() == text["input_ids"][0].tolist()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cde_hf import BatchPlan
-from cde_hf.trainer.context_draw import ContextDraw, batch_seed
+from cde_hf.trainer.collator import ContextDraw, batch_seed
 
 
 @pytest.fixture(scope="module")

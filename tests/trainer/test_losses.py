@@ -56,37 +56,6 @@ def test_positives_may_lie_anywhere(embeddings):
     torch.testing.assert_close(output.loss, brute_force(queries, documents, 2.0, positives=positives.tolist()))
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 5, 7])
-def test_blocks_change_neither_loss_nor_gradients(embeddings, left_out, block_size):
-    def compute(block_size):
-        output = filtered_info_nce(
-            *embeddings, logit_scale=5.0, left_out=left_out, block_size=block_size, matryoshka_dims=[8, 3]
-        )
-        return output, torch.autograd.grad(output.loss, embeddings)
-
-    whole, whole_gradients = compute(None)
-    blocks, gradients = compute(block_size)
-    assert all(gradient.abs().max() > 0 for gradient in whole_gradients)
-    torch.testing.assert_close(blocks.loss, whole.loss)
-    torch.testing.assert_close(gradients, whole_gradients)
-    assert (blocks.accuracy, blocks.mean_rank) == (whole.accuracy, whole.mean_rank)
-
-
-def test_the_score_matrix_never_exists_whole():
-    largest = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, arguments=(), kwargs=None):
-            result = function(*arguments, **(kwargs or {}))
-            largest.append(result.numel() if isinstance(result, torch.Tensor) else 0)
-            return result
-
-    queries, documents = torch.randn(64, 4, requires_grad=True), torch.randn(64, 4, requires_grad=True)
-    with Watch():
-        filtered_info_nce(queries, documents, logit_scale=5.0, block_size=8).loss.backward()
-    assert max(largest) == 8 * 64
-
-
 def test_matryoshka_is_the_mean_over_the_widths(embeddings):
     queries, documents = embeddings
     parts = [filtered_info_nce(queries[:, :dim], documents[:, :dim], logit_scale=5.0).loss for dim in (8, 4, 2)]

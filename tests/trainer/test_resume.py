@@ -123,15 +123,6 @@ def test_a_plain_encoder_resumes_too(tiny, plan_folder, tmp_path):
     assert_same(final_state(resumed), final_state(trainer))
 
 
-def test_a_frozen_first_stage_resumes_too(tiny, plan_folder, tmp_path):
-    changes = {"freeze_first_stage": True, "save_steps": 5}
-    trainer, _ = make_run(tiny, plan_folder, tmp_path, **changes)
-    trainer.train()
-    resumed, _ = make_run(tiny, plan_folder, tmp_path, **changes)
-    resumed.train(str(tmp_path / "checkpoint-5"))
-    assert_same(final_state(resumed), final_state(trainer))
-
-
 class Signal(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 5:

@@ -1,5 +1,6 @@
 """Training from the command line: arguments, recipes, configurations of accelerate."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -11,7 +12,15 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import find_last_checkpoint, hub, run_training, save_biencoder
+from cde_hf import (
+    CDEConfig,
+    ContextualTrainingArguments,
+    find_last_checkpoint,
+    hub,
+    prepare_batch_plan,
+    run_training,
+    save_biencoder,
+)
 from cde_hf.launching import _torch_launch_command
 from cde_hf.trainer import script
 
@@ -80,6 +89,35 @@ def test_a_biencoder_is_trained_on_request(arguments, tmp_path):
     assert SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(["t0w1"]).shape == (1, 16)
 
 
+@pytest.mark.parametrize("architecture", ["contextual", "biencoder"])
+def test_an_encoder_in_a_subfolder_is_found(arguments, encoder, tmp_path, architecture):
+    subfolder = encoder / "0_Transformer"
+    subfolder.mkdir()
+    for path in encoder.glob("*"):
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
+            path.rename(subfolder / path.name)
+    modules = json.loads((encoder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (encoder / "modules.json").write_text(json.dumps(modules))
+    run_training([*arguments, "--architecture", architecture])
+    assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_the_data_must_be_named(arguments, capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        script.TrainingArgumentParser().parse(["--output_dir", "out"])
+    assert "the following arguments are required: --data" in capsys.readouterr().err
+    (tmp_path / "run.yaml").write_text("data: [docstrings]\noutput_dir: out\n")
+    parsed, _ = script.TrainingArgumentParser().parse([str(tmp_path / "run.yaml"), "--use_cpu", "true"])
+    assert parsed.data == ["docstrings"]
+
+
+def test_one_thing_has_one_default():
+    defaults = script.ScriptArguments
+    assert defaults.frequency_scale == CDEConfig.frequency_scale
+    assert defaults.cluster_size == inspect.signature(prepare_batch_plan).parameters["cluster_size"].default
+
+
 def test_a_contextual_checkpoint_is_trained_on(arguments, tmp_path):
     run_training(arguments)
     again = [*arguments, "--model", str(tmp_path / "out"), "--output_dir", str(tmp_path / "second")]
@@ -98,11 +136,22 @@ def test_auto_goes_on_where_a_run_ended(arguments, tmp_path):
 def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("temperature: 0.5\nmax_steps: 7\noutput_dir: elsewhere\n")
-    _, args = script.TrainingArgumentParser().parse([str(path), "--max_steps", "1", "--use_cpu", "true"])
+    command_line = [str(path), "--data", "docstrings", "--max_steps", "1", "--use_cpu", "true"]
+    _, args = script.TrainingArgumentParser().parse(command_line)
     assert (args.temperature, args.max_steps, args.output_dir) == (0.5, 1, "elsewhere")
     path.write_text("temprature: 0.5\n")
     with pytest.raises(ValueError, match="The configuration has unknown arguments: temprature. See `--help`"):
         script.TrainingArgumentParser().parse([str(path)])
+
+
+def test_learning_rates_by_name_come_as_json_or_as_a_mapping(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("data: [docstrings]\noutput_dir: out\nlearning_rate_mapping: {'^first': 5.0e-4}\n")
+    _, args = script.TrainingArgumentParser().parse([str(path), "--use_cpu", "true"])
+    assert args.learning_rate_mapping == {"^first": 5e-4}
+    command_line = [str(path), "--use_cpu", "true", "--learning_rate_mapping", '{"^second": 1e-3}']
+    _, args = script.TrainingArgumentParser().parse(command_line)
+    assert args.learning_rate_mapping == {"^second": 1e-3}
 
 
 def test_help_groups_the_arguments(capsys):
@@ -112,6 +161,21 @@ def test_help_groups_the_arguments(capsys):
     places = [text.index(f"\n{title}:") for title in (*script.ARGUMENT_GROUPS, "all other arguments of Training")[:-1]]
     assert places == sorted(places)
     assert "--temperature" in text[text.index("\nloss:") : text.index("\nbatches:")]
+    assert "(default: None)" not in text
+    assert "(default: 0.02)" in text
+
+
+def test_every_argument_of_ours_is_in_a_group():
+    grouped = {name for names in script.ARGUMENT_GROUPS.values() for name in names}
+    assert {*ContextualTrainingArguments.__annotations__, *script.ScriptArguments.__annotations__} - grouped == {
+        "per_device_eval_batch_size"
+    }
+
+
+def test_help_names_the_command(capsys):
+    with pytest.raises(SystemExit):
+        run_training(["--help"])
+    assert capsys.readouterr().out.startswith("usage: cde-hf train [CONFIGURATION.yaml] [--argument value ...]")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -13,6 +13,9 @@ from cde_hf.launching import check_processes
 from cde_hf.trainer import trainer as trainer_module
 
 
+OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
+
+
 @pytest.fixture
 def train(tiny, plan_folder, tmp_path):
     """Function that trains two steps and gives the trainer and the names of the parameters that changed."""
@@ -85,11 +88,13 @@ def test_norms_are_those_before_clipping(train):
     [
         ({"bf16": True}, lambda name: True),
         ({"gradient_checkpointing": True}, lambda name: True),
-        ({"freeze_first_stage": True}, lambda name: name.startswith("second_stage")),
-        ({"learning_rate": 0.0, "new_layers_learning_rate": 1e-2}, lambda name: ".backbone." not in name),
+        (
+            {"learning_rate": 0.0, "learning_rate_mapping": {OUTSIDE_OF_BACKBONES: 1e-2}},
+            lambda name: ".backbone." not in name,
+        ),
         pytest.param({"torch_compile": True}, lambda name: True, marks=pytest.mark.slow),
     ],
-    ids=["bf16", "gradient checkpointing", "frozen first stage", "new layers alone", "compiled"],
+    ids=["bf16", "gradient checkpointing", "new layers alone", "compiled"],
 )
 def test_a_feature_changes_what_it_should_and_the_model_loads_again(tiny, train, tmp_path, arguments, is_expected):
     model = tiny.make_model(sequence_dropout_prob=0.5)
@@ -107,60 +112,64 @@ def test_the_learning_rate_warms_up_and_decays_linearly(train):
     assert rates == pytest.approx([0.0, 0.5, 1.0, 0.75, 0.5, 0.25])
 
 
-def test_new_layers_have_their_own_learning_rate(train):
-    trainer, _ = train(new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1, lr_scheduler_type="constant")
-    rates = {}
-    for name, parameter in trainer.model.named_parameters():
-        for group in trainer.optimizer.param_groups:
-            if any(parameter is other for other in group["params"]):
-                rates[name] = group["lr"]
-    assert rates.keys() == all_names(trainer.model)
-    assert {name for name, rate in rates.items() if rate == 0.25} == {name for name in rates if ".backbone." in name}
-    assert set(rates.values()) == {0.25, 0.5}
-
-
-def test_a_biencoder_has_no_new_layers(tiny, train):
-    trainer, _ = train(tiny.make_model("plain"), new_layers_learning_rate=0.5, learning_rate=0.25, max_steps=1)
-    assert {group["initial_lr"] for group in trainer.optimizer.param_groups} == {0.25}
-
-
-@pytest.mark.parametrize("mini_batch_size", [None, 3])
-def test_a_frozen_first_stage_stays_as_it_is(tiny, train, mini_batch_size):
-    model = tiny.make_model(dropout=0.1)
-    trainer, changed = train(model, freeze_first_stage=True, mini_batch_size=mini_batch_size)
-    assert changed
-    assert not any("first_stage" in name for name in changed)
-    assert {name for name in all_names(model) - changed if "second_stage" in name} <= {
-        "second_stage_model.null_embedding"
-    }
-    model.eval()
-    ids, mask = trainer.data_collator.tokenize_documents([5, 17])
-    torch.testing.assert_close(
-        trainer._context_vectors[[5, 17]], model.encode_context_documents(ids, mask), atol=1e-5, rtol=1e-5
+def test_a_few_steps_with_the_default_schedule_change_the_weights(tiny, train):
+    defaults = ContextualTrainingArguments
+    model = tiny.make_model()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, max_steps=3, learning_rate=defaults.learning_rate, warmup_steps=defaults.warmup_steps)
+    change = max(
+        float((parameter.detach() - before[name]).abs().max()) for name, parameter in model.named_parameters()
     )
+    assert change > defaults.learning_rate
 
 
-def test_frozen_vectors_change_nothing_but_the_work(tiny, plan_folder, tmp_path):
-    def gradients(**arguments):
-        model = tiny.make_model()
-        if not arguments:
-            model.first_stage_model.requires_grad_(False)
-        run_arguments = {"plan_folder": plan_folder, "mini_batch_size": 3, **arguments}
-        original, tiny.make_model = tiny.make_model, lambda **_: model
-        try:
-            return tiny.run(tmp_path, **run_arguments)[1].gradients[0]
-        finally:
-            tiny.make_model = original
+@pytest.mark.parametrize(
+    ("arguments", "is_warned"),
+    [
+        ({"warmup_steps": 1000}, True),
+        ({"warmup_steps": 2}, True),
+        ({"warmup_steps": 0.1, "max_steps": 1}, True),
+        ({"warmup_steps": 1}, False),
+        ({"warmup_steps": 0, "max_steps": 1}, False),
+        ({"warmup_steps": 1000, "lr_scheduler_type": "constant"}, False),
+    ],
+    ids=str,
+)
+def test_a_run_that_ends_in_its_warm_up_is_a_warning(train, caplog, arguments, is_warned):
+    train(**arguments)
+    message = "the learning rate never reaches 0.01, and the model learns little or nothing. Train longer, or lower"
+    assert (message in caplog.text) == is_warned
 
-    expected, found = gradients(), gradients(freeze_first_stage=True)
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4)
+
+def rates_and_decays(trainer):
+    """Learning rate and weight decay of each parameter by name."""
+    groups = {id(parameter): group for group in trainer.optimizer.param_groups for parameter in group["params"]}
+    found = {name: groups[id(parameter)] for name, parameter in trainer.model.named_parameters()}
+    assert sum(len(group["params"]) for group in trainer.optimizer.param_groups) == len(found)
+    return {name: (group["initial_lr"], group["weight_decay"]) for name, group in found.items()}
 
 
-def test_a_biencoder_has_no_first_stage_to_freeze(tiny, train):
-    with pytest.raises(ValueError, match="`freeze_first_stage` needs a model with a first stage"):
-        train(tiny.make_model("plain"), freeze_first_stage=True)
+def test_new_layers_have_their_own_learning_rate(train):
+    trainer, _ = train(
+        learning_rate_mapping={OUTSIDE_OF_BACKBONES: 0.5}, learning_rate=0.25, weight_decay=0.1, max_steps=1
+    )
+    found = rates_and_decays(trainer)
+    assert found.keys() == all_names(trainer.model)
+    assert {name for name, (rate, _) in found.items() if rate == 0.25} == {n for n in found if ".backbone." in n}
+    assert set(found.values()) == {(0.25, 0.1), (0.25, 0.0), (0.5, 0.1), (0.5, 0.0)}
+    assert all(decay == 0.0 for name, (_, decay) in found.items() if name.endswith("bias"))
+
+
+def test_a_plain_encoder_has_learning_rates_by_name_and_the_last_pattern_counts(tiny, train):
+    mapping = {"layers": 0.5, r"layers\.1\.": 0.75}
+    trainer, _ = train(tiny.make_model("plain"), learning_rate_mapping=mapping, learning_rate=0.25, max_steps=1)
+    for name, (rate, _) in rates_and_decays(trainer).items():
+        assert rate == (0.75 if "layers.1." in name else 0.5 if "layers" in name else 0.25), name
+
+
+def test_a_pattern_that_matches_nothing_is_refused(train):
+    with pytest.raises(ValueError, match="has the pattern `third_stage`, which matches no trainable parameter"):
+        train(learning_rate_mapping={"third_stage": 0.5})
 
 
 @pytest.mark.parametrize("stage", ["first_stage_model", "second_stage_model"])
@@ -281,6 +290,23 @@ def test_evaluation_shows_own_foreign_and_no_context(train, retrieval_sets):
     assert trainer.model.training
 
 
+def test_a_failed_evaluation_leaves_the_model_in_training_mode(train, retrieval_sets, monkeypatch):
+    trainer, _ = train(eval_dataset=retrieval_sets)
+    trainer.model.train()
+    monkeypatch.setattr(trainer_module, "score_retrieval_sets", lambda *a, **k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.evaluate()
+    assert all(module.training for module in trainer.model.modules())
+
+
+def test_the_loss_comes_with_its_outputs_on_request(train):
+    trainer, _ = train(max_steps=1)
+    batch = next(iter(trainer.get_train_dataloader()))
+    loss, output = trainer.compute_loss(trainer.model, batch, return_outputs=True)
+    assert loss == output.loss
+    assert 0 <= output.accuracy <= 1
+
+
 def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
     trainer, _ = train(tiny.make_model("plain"), eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()
@@ -377,7 +403,11 @@ def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     [
         ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
         ({"mini_batch_size": 0}, "`mini_batch_size` must be positive, got 0"),
-        ({"mini_batch_size": 2, "mini_batch_tokens": 64}, "both say what fits in memory"),
+        ({"mini_batch_size": 2, "mini_batch_num_tokens": 64}, "both say what fits in memory"),
+        (
+            {"learning_rate_mapping": "5e-4"},
+            "must be a mapping from regular expressions to learning rates, got '5e-4'",
+        ),
         ({"context_mini_batch_size": 2}, "belongs to gradient caching, which is off"),
         ({"label_smoothing_factor": 0.1}, "mean nothing to this loss"),
     ],

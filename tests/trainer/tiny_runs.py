@@ -199,10 +199,10 @@ def fault(name):
             yield
     elif name == "missing_all_reduce":
 
-        def own_part(gradient, inputs):
-            return gradient.split(list(inputs.part_sizes))[inputs.process_index]
+        def own_gradient(gradient, sizes, process_index):
+            return gradient.split(list(sizes))[process_index]
 
-        with patch.object(gradient_cache, "_own_part", own_part):
+        with patch.object(gradient_cache, "own_gradient", own_gradient):
             yield
     elif name == "stuck_epoch":
         with patch.object(ClusteredBatchSampler, "set_epoch", lambda self, epoch: None):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 
 from ..batching.sampler import ClusterOrder, Grouping
-from .context_draw import ContextSource
+from .collator import ContextSource
 
 
 @dataclass
@@ -16,15 +16,17 @@ class ContextualTrainingArguments(TrainingArguments):
 
     What chose their defaults is in `docs/results/README.md`.
 
-    These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 1000,
+    These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 0.1,
     `per_device_train_batch_size` 256, `logging_steps` 10, `save_total_limit` 2, `per_device_eval_batch_size` 32.
     Batches are always full, buffers are not broadcast between processes, and gradient checkpointing is not reentrant.
     """
 
+    _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "learning_rate_mapping"]  # JSON on the command line
+
     # Defaults that differ
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak of the learning rate."})
     warmup_steps: float = field(
-        default=1000, metadata={"help": "Steps of linear warm-up; below 1, a share of all steps."}
+        default=0.1, metadata={"help": "Steps of linear warm-up. A number below 1 is a share of all steps."}
     )
     per_device_train_batch_size: int = field(default=256, metadata={"help": "Pairs in a batch of one process."})
     per_device_eval_batch_size: int = field(default=32, metadata={"help": "Texts to embed at once in evaluations."})
@@ -42,9 +44,6 @@ class ContextualTrainingArguments(TrainingArguments):
     )
     matryoshka_dims: list[int] | None = field(
         default=None, metadata={"help": "Widths to which embeddings are also trained to be cut, such as 768 256 64."}
-    )
-    loss_block_size: int | None = field(
-        default=None, metadata={"help": "Queries whose scores exist at once. Default: all of the batch."}
     )
 
     # Batches
@@ -74,9 +73,6 @@ class ContextualTrainingArguments(TrainingArguments):
     context_max_length: int | None = field(
         default=None, metadata={"help": "Tokens to read of a context document. Default: as of a text."}
     )
-    freeze_first_stage: bool = field(
-        default=False, metadata={"help": "Whether the first stage stays as it is; its vectors are computed once."}
-    )
 
     # Memory
     mini_batch_size: int | None = field(
@@ -85,7 +81,7 @@ class ContextualTrainingArguments(TrainingArguments):
     context_mini_batch_size: int | None = field(
         default=None, metadata={"help": "Context documents in memory at once. Default: as `mini_batch_size`."}
     )
-    mini_batch_tokens: int | None = field(
+    mini_batch_num_tokens: int | None = field(
         default=None, metadata={"help": "Tokens in memory at once, padding included, in place of a number of texts."}
     )
 
@@ -94,29 +90,38 @@ class ContextualTrainingArguments(TrainingArguments):
         default=False,
         metadata={"help": "Whether to train without the backbones' own dropout, which takes much of a step on CPUs."},
     )
-    new_layers_learning_rate: float | None = field(
-        default=None, metadata={"help": "Learning rate of all parameters outside of the backbones. Default: as all."}
+    learning_rate_mapping: dict[str, float] | str | None = field(
+        default=None,
+        metadata={
+            "help": "Learning rates of some parameters, as JSON from regular expressions of names to rates. Example: "
+            r"""'{"stage_model\.(?!backbone)": 5e-4}' for all layers of a contextual model but its backbones."""
+        },
     )
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("temperature", "loss_block_size", "mini_batch_size", "context_mini_batch_size", "max_length"):
+        for name in ("temperature", "mini_batch_size", "context_mini_batch_size", "max_length"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"`{name}` must be positive, got {value}.")
-        if self.mini_batch_tokens is not None and self.mini_batch_size is not None:
+        if not isinstance(self.learning_rate_mapping, dict | None):
             raise ValueError(
-                f"`mini_batch_size={self.mini_batch_size}` and `mini_batch_tokens={self.mini_batch_tokens}` both say "
-                "what fits in memory. Leave one of them out."
+                f"`learning_rate_mapping` must be a mapping from regular expressions to learning rates, got "
+                f"{self.learning_rate_mapping!r}. On the command line give it as JSON."
+            )
+        if self.mini_batch_num_tokens is not None and self.mini_batch_size is not None:
+            raise ValueError(
+                f"`mini_batch_size={self.mini_batch_size}` and `mini_batch_num_tokens={self.mini_batch_num_tokens}` "
+                "both say what fits in memory. Leave one of them out."
             )
         if self.context_mini_batch_size is not None and not self.caches_gradients:
             raise ValueError(
                 f"`context_mini_batch_size={self.context_mini_batch_size}` belongs to gradient caching, which is off. "
-                "Give `mini_batch_size` or `mini_batch_tokens` too."
+                "Give `mini_batch_size` or `mini_batch_num_tokens` too."
             )
-        if self.fsdp and self.mini_batch_tokens is not None:
+        if self.fsdp and self.mini_batch_num_tokens is not None:
             raise ValueError(
-                "Under FSDP all processes must run the same number of mini-batches, but `mini_batch_tokens` gives "
+                "Under FSDP all processes must run the same number of mini-batches, but `mini_batch_num_tokens` gives "
                 "each its own. Use `mini_batch_size`."
             )
         if self.label_smoothing_factor or self.auto_find_batch_size:
@@ -139,7 +144,7 @@ class ContextualTrainingArguments(TrainingArguments):
     @property
     def caches_gradients(self) -> bool:
         """Whether mini-batches go through the model one by one."""
-        return self.mini_batch_size is not None or self.mini_batch_tokens is not None
+        return self.mini_batch_size is not None or self.mini_batch_num_tokens is not None
 
 
 __all__ = ["ContextualTrainingArguments"]

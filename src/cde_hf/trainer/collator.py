@@ -1,7 +1,8 @@
 """From the rows of a batch to the tensors of a step: texts with prompts, context documents, negatives to leave out."""
 
+import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -9,9 +10,59 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..batching import FalseNegativeFilter, surrogate_scores
+from ..batching import BatchPlan, FalseNegativeFilter, surrogate_scores
 from ..data import Prompts
-from .context_draw import ContextDraw, batch_seed
+
+
+ContextSource = Literal["batch", "domain", "random"]
+
+
+class ContextDraw:
+    """
+    Draws the context documents of a batch.
+
+    Args:
+        plan (`BatchPlan`):
+            The plan, which knows the domains.
+        size (`int`):
+            Number of documents to draw, fewer if there are not so many.
+        source (`str`, *optional*, defaults to `"batch"`):
+            `"batch"`: the batch's own documents, all if they fit. `"domain"`: documents of its domain. `"random"`:
+            documents of the whole data set.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the draws.
+    """
+
+    def __init__(self, plan: BatchPlan, size: int, *, source: ContextSource = "batch", seed: int = 0):
+        if source not in get_args(ContextSource):
+            raise ValueError(f"`context_source` must be one of {', '.join(get_args(ContextSource))}, got `{source}`.")
+        self.plan = plan
+        self.size = size
+        self.source = source
+        self.seed = seed
+
+    def __call__(self, rows: Sequence[int]) -> np.ndarray:
+        """Rows of the context documents of a batch, given the rows of all processes that share it."""
+        rows = np.asarray(rows)
+        if self.source == "batch":
+            choices = rows
+        elif self.source == "domain":
+            choices = self._domain_rows(rows[0])
+        else:
+            choices = np.arange(len(self.plan))
+        if len(choices) <= self.size:
+            return choices
+        generator = np.random.default_rng([self.seed, batch_seed(rows)])
+        return generator.choice(choices, self.size, replace=False)
+
+    def _domain_rows(self, row: int) -> np.ndarray:
+        return np.flatnonzero(self.plan.domain_ids == self.plan.domain_ids[row])
+
+
+def batch_seed(rows: Sequence[int]) -> int:
+    """A number that stands for a batch, the same in every process and after every restart."""
+    digest = hashlib.blake2b(np.asarray(rows, dtype=np.int64).tobytes(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
 
 
 class ContrastiveCollator:
@@ -66,6 +117,8 @@ class ContrastiveCollator:
                 "Add it, or leave `in_batch_negatives` on."
             )
         self.dataset = dataset
+        columns = [name for name in ("query", "document", "domain") if name in dataset.column_names]
+        self._pairs_without_negatives = dataset.select_columns(columns)
         self.tokenizer = tokenizer
         self.false_negatives = false_negatives
         self.context_draw = context_draw
@@ -94,7 +147,7 @@ class ContrastiveCollator:
         rows = np.asarray(rows)
         num_queries = len(rows) // self.num_processes
         own = slice(self.process_index * num_queries, (self.process_index + 1) * num_queries)
-        pairs = self.prompts.apply(self.dataset[rows[own]])
+        pairs = self._prepare(self.dataset[rows[own]])
         negatives = [text for texts in pairs.get("negatives", []) for text in texts]
         texts = [*pairs["query"], *pairs["document"], *negatives]
         input_ids, attention_mask = self._tokenize(texts, self.max_length)
@@ -108,16 +161,20 @@ class ContrastiveCollator:
         }
         if self.context_draw is not None:
             context_rows = self.context_draw(rows)
-            inputs["context_input_ids"], inputs["context_attention_mask"] = self.tokenize_documents(context_rows)
+            documents = self._prepare(self._pairs_without_negatives[context_rows])["document"]
+            tokens = self._tokenize(documents, self.context_max_length)
+            inputs["context_input_ids"], inputs["context_attention_mask"] = tokens
             inputs["context_rows"] = context_rows.tolist()
             inputs["seed"] = batch_seed(rows)
         return inputs
 
-    def tokenize_documents(self, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Token ids and attention mask of the documents of some rows, as context documents."""
-        columns = [name for name in ("query", "document", "domain") if name in self.dataset.column_names]
-        pairs = self.dataset.select_columns(columns)[rows]
-        return self._tokenize(self.prompts.apply(pairs)["document"], self.context_max_length)
+    def _prepare(self, pairs: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Texts with their prompts, and stripped, because `encode` strips texts too."""
+        for name in ("query", "document"):
+            pairs[name] = [text.strip() for text in pairs[name]]
+        if "negatives" in pairs:
+            pairs["negatives"] = [[text.strip() for text in texts] for texts in pairs["negatives"]]
+        return self.prompts.apply(pairs)
 
     def _tokenize(self, texts: list[str], max_length: int) -> tuple[Tensor, Tensor]:
         tokens = self.tokenizer(
@@ -155,4 +212,4 @@ class ContrastiveCollator:
         return facts
 
 
-__all__ = ["ContrastiveCollator"]
+__all__ = ["ContextDraw", "ContextSource", "ContrastiveCollator", "batch_seed"]

@@ -1,19 +1,20 @@
-"""Retrieval sets while training: each with its own context, with another set's and with none."""
+"""Scores retrieval sets while training: each with its own context, with another set's and with none."""
 
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
-import numpy as np
-import torch
-from torch.nn import functional as F
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import Prompts, RetrievalSet
-from ..modeling import CorpusContext, sample_documents
-from ..retrieval import evaluate
-from .encoders import Encoder, StepContext, is_contextual
-from .mini_batches import MiniBatchSize, Texts
+from ..modeling import sample_documents
+from ..modeling.pooling import mean_of_tokens
+from ..modeling.sentence_transformers_cde import CDETransformer
+from ..retrieval import CDEEmbedder, SentenceTransformerEmbedder, evaluate
+from .step import is_contextual
 
 
 METRIC = "ndcg@10"
@@ -21,9 +22,37 @@ METRIC = "ndcg@10"
 _CONTEXT_NAMES = {"no": "none"}  # how a table calls a context, and how a metric does
 
 
-class ModelEmbedder:
+class _MeanPooledEncoder(nn.Module):
+    """A plain encoder under training as a module of sentence-transformers."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+        texts = [(prompt or "") + text.strip() for text in inputs]
+        options = {"padding": True, "truncation": True, "max_length": self.max_seq_length, "return_tensors": "pt"}
+        features = self.tokenizer(texts, **options)
+        return {name: features[name] for name in ("input_ids", "attention_mask")}
+
+    def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
+        hidden_states = self.model(**features).last_hidden_state
+        features["sentence_embedding"] = mean_of_tokens(hidden_states, features["attention_mask"])
+        return features
+
+
+def make_embedder(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    prompts: Prompts,
+    max_length: int,
+    batch_size: int,
+) -> SentenceTransformerEmbedder:
     """
-    An `Embedder` around a model under training, without a context.
+    Wraps a model under training for evaluation, as its checkpoint will be loaded by sentence-transformers.
 
     Args:
         model (`PreTrainedModel`):
@@ -36,79 +65,26 @@ class ModelEmbedder:
             Number of tokens to read of a text.
         batch_size (`int`):
             Number of texts to embed at once.
+
+    Returns:
+        `SentenceTransformerEmbedder`: A [`CDEEmbedder`] if the model reads a context.
     """
-
-    name = "model"
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        prompts: Prompts,
-        max_length: int,
-        batch_size: int,
-    ):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.prompts = prompts
-        self.max_length = max_length
-        self.batch_size = batch_size
-        self.context = CorpusContext.null()
-
-    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of length 1, of shape `(num_texts, dim)`."""
-        return self._embed([self.prompts.query + text for text in texts])
-
-    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of length 1, of shape `(num_texts, dim)`."""
-        return self._embed([self.prompts.document + text for text in texts])
-
-    @torch.no_grad()
-    def _embed(self, texts: Sequence[str]) -> np.ndarray:
-        tokens = self.tokenize(texts)
-        encoder = Encoder(self.model, self.model)
-        vectors = np.empty((len(texts), encoder.embedding_size), dtype=np.float32)
-        for rows in MiniBatchSize(self.batch_size).split(tokens):
-            part = tokens.select(rows)
-            part = Texts(part.input_ids.to(self.model.device), part.attention_mask.to(self.model.device))
-            if is_contextual(self.model):
-                embeddings = self.model.encode_texts(part.input_ids, part.attention_mask, context=self.context)
-            else:
-                embeddings = encoder.embed_texts(part, StepContext())
-            vectors[rows] = F.normalize(embeddings.float(), dim=-1).cpu().numpy()
-        return vectors
-
-    def tokenize(self, texts: Sequence[str]) -> Texts:
-        """Token ids and mask, on the CPU."""
-        tokens = self.tokenizer(
-            list(texts),
-            truncation=True,
-            max_length=self.max_length,
-            padding=True,
-            padding_side="right",
-            return_tensors="pt",
-        )
-        return Texts(tokens["input_ids"], tokens["attention_mask"])
-
-
-class ContextualModelEmbedder(ModelEmbedder):
-    """A [`ModelEmbedder`] around a contextual model."""
-
-    def set_context(self, documents: Sequence[str] | None) -> None:
-        """Shows the model documents, or takes the context away."""
-        if documents is None:
-            self.context = CorpusContext.null()
-            return
-        tokens = self.tokenize([self.prompts.document + text for text in documents])
-        device = self.model.device
-        self.context = self.model.encode_context(
-            tokens.input_ids.to(device), tokens.attention_mask.to(device), mini_batch_size=self.batch_size
-        )
+    if is_contextual(model):
+        module = CDETransformer(model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document)
+    else:
+        module = _MeanPooledEncoder(model, tokenizer, max_length)
+    wrapped = SentenceTransformer(
+        modules=[module],
+        prompts=prompts.for_sentence_transformers(),
+        similarity_fn_name="cosine",
+        device=str(model.device),
+    )
+    embedder_class = CDEEmbedder if is_contextual(model) else SentenceTransformerEmbedder
+    return embedder_class(wrapped, "model", batch_size=batch_size)
 
 
 def score_retrieval_sets(
-    embedder: ModelEmbedder,
+    embedder: SentenceTransformerEmbedder,
     retrieval_sets: Sequence[RetrievalSet],
     *,
     context_size: int,
@@ -120,7 +96,7 @@ def score_retrieval_sets(
     NDCG@10 of this process's share of the retrieval sets.
 
     Args:
-        embedder (`ModelEmbedder`):
+        embedder (`SentenceTransformerEmbedder`):
             The model.
         retrieval_sets (`Sequence[RetrievalSet]`):
             All sets.
@@ -169,4 +145,4 @@ def add_means(scores: dict[str, float]) -> dict[str, float]:
     return {name: fmean(group) for name, group in groups.items()} | scores
 
 
-__all__ = ["METRIC", "ContextualModelEmbedder", "ModelEmbedder", "add_means", "score_retrieval_sets"]
+__all__ = ["METRIC", "add_means", "make_embedder", "score_retrieval_sets"]

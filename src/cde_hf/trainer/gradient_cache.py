@@ -17,18 +17,24 @@ last backward pass alone.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ..modeling import ContextBlock
-from .encoders import Encoder, StepContext
-from .gathering import gather_rows
+from ..modeling import CorpusContext
 from .losses import InfoNCEOutput
-from .mini_batches import MiniBatchSize, Texts
-from .random_states import RandomState
-from .steps import ContextInputs, StepInputs, touch_parameters
+from .step import (
+    ContextInputs,
+    Encoder,
+    MiniBatchSize,
+    RandomState,
+    StepInputs,
+    Texts,
+    gather_rows,
+    own_gradient,
+    touch_parameters,
+)
 
 
 @dataclass(frozen=True)
@@ -40,20 +46,22 @@ class _Pass:
 
 
 @dataclass(frozen=True)
-class _EmbeddedContext:
-    """The context after step (1): what texts see, with leaves in place of what was computed."""
+class _CachedContext:
+    """
+    The context after step (1), and what steps (5) and (6) need to compute it once more.
 
-    inputs: ContextInputs
-    embeddings: Tensor
-    token_frequencies: Tensor | None
-    passes: list[_Pass]
-    block: ContextBlock | None = None
+    Args:
+        context (`CorpusContext`):
+            What the texts see. Its vectors and its block are leaves, in which gradients are summed up.
+        passes (`list[_Pass]`):
+            Forward passes of the context documents. Empty if the first stage is not trained.
+        block_random_state (`RandomState`, *optional*):
+            Random state before the context block was computed, in prefix attention.
+    """
+
+    context: CorpusContext = CorpusContext.null()
+    passes: list[_Pass] = field(default_factory=list)
     block_random_state: RandomState | None = None
-
-    def for_texts(self) -> StepContext:
-        if self.block is not None:
-            return StepContext(block=self.block)
-        return StepContext(self.embeddings, self.token_frequencies)
 
 
 class GradientCache:
@@ -103,8 +111,10 @@ class GradientCache:
             `InfoNCEOutput`: The output of the function, with a loss that can be differentiated.
         """
         with torch.no_grad():
-            context = self._embed_context(step.context) if self.encoder.has_context else None  # Step (1)
-            passes, embeddings = self._embed_texts(step.texts, context)  # Step (2)
+            cached = self._embed_context(step.context) if self.encoder.has_context else _CachedContext()  # Step (1)
+            passes, embeddings = self._embed(  # Step (2)
+                step.texts, self.mini_batch_size, lambda part: self.encoder.embed_texts(part, cached.context)
+            )
         # Step (3)
         embeddings.requires_grad_()
         with torch.enable_grad():
@@ -113,39 +123,32 @@ class GradientCache:
 
         def replay(grad_output: Tensor) -> None:
             with torch.enable_grad():
-                self._replay(step, context, passes, gradients * grad_output)
+                self._replay(step, cached, passes, gradients * grad_output)
 
         loss = output.loss.detach().requires_grad_()
         loss.register_hook(replay)
         return replace(output, loss=loss)
 
-    def _embed_context(self, inputs: ContextInputs) -> _EmbeddedContext:
-        passes: list[_Pass] = []
-        embeddings = inputs.embeddings
-        if embeddings is None:
-            passes, own_embeddings = self._embed(
-                inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
-            )
-            embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
-            if self.encoder.trains_first_stage:
-                embeddings.requires_grad_()
-            else:
-                passes = []
-        token_frequencies = self.encoder.count_tokens(inputs.documents)
-        context = _EmbeddedContext(inputs, embeddings, token_frequencies, passes)
+    def _embed_context(self, inputs: ContextInputs) -> _CachedContext:
+        passes, own_embeddings = self._embed(
+            inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
+        )
+        embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
+        if self.encoder.trains_first_stage:
+            embeddings.requires_grad_()
+        else:  # as with adapters in the second stage alone
+            passes = []
+        context = CorpusContext(embeddings, self.encoder.count_tokens(inputs.documents))
         if not self.encoder.has_prefix:
-            return context
+            return _CachedContext(context, passes)
         with inputs.drawing():
-            random_state = RandomState(embeddings)
-            block = self.encoder.encode_block(embeddings, token_frequencies)
+            random_state = RandomState(embeddings.device)
+            block = self.encoder.encode_block(context)
         leaves = tuple(
             (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in block.keys_values
         )
-        return replace(context, block=replace(block, keys_values=leaves), block_random_state=random_state)
-
-    def _embed_texts(self, texts: Texts, context: _EmbeddedContext | None) -> tuple[list[_Pass], Tensor]:
-        step_context = context.for_texts() if context is not None else StepContext()
-        return self._embed(texts, self.mini_batch_size, lambda part: self.encoder.embed_texts(part, step_context))
+        context = replace(context, block=replace(block, keys_values=leaves))
+        return _CachedContext(context, passes, random_state)
 
     def _embed(
         self, texts: Texts, size: MiniBatchSize, embed: Callable[[Texts], Tensor]
@@ -153,20 +156,16 @@ class GradientCache:
         """Embeds texts without a graph. The embeddings come in the order of the texts."""
         passes, parts = [], []
         for rows in size.split(texts):
-            passes.append(_Pass(rows, RandomState(texts.input_ids)))
+            passes.append(_Pass(rows, RandomState(texts.input_ids.device)))
             parts.append(embed(texts.select(rows)))
         embeddings = torch.empty(len(texts), parts[0].shape[1], dtype=parts[0].dtype, device=parts[0].device)
         for made, part in zip(passes, parts, strict=True):
             embeddings[made.rows] = part
         return passes, embeddings
 
-    def _replay(
-        self, step: StepInputs, context: _EmbeddedContext | None, passes: list[_Pass], gradients: Tensor
-    ) -> None:
-        graphs = self._graphs(step, context, passes, gradients)
-        num_graphs = len(passes)
-        if context is not None:
-            num_graphs += (context.block is not None) + len(context.passes)
+    def _replay(self, step: StepInputs, cached: _CachedContext, passes: list[_Pass], gradients: Tensor) -> None:
+        graphs = self._graphs(step, cached, passes, gradients)
+        num_graphs = len(passes) + (cached.block_random_state is not None) + len(cached.passes)
         for index in range(num_graphs):
             is_last = index == num_graphs - 1
             with nullcontext() if is_last else self.no_sync():
@@ -178,42 +177,32 @@ class GradientCache:
                     torch.autograd.backward(tensors, their_gradients)
 
     def _graphs(
-        self, step: StepInputs, context: _EmbeddedContext | None, passes: list[_Pass], gradients: Tensor
+        self, step: StepInputs, cached: _CachedContext, passes: list[_Pass], gradients: Tensor
     ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
         """Computes the parts of the step with a graph, one after the other, each with the gradients of its outputs."""
-        step_context = context.for_texts() if context is not None else StepContext()
         for made in passes:  # Step (4)
             with made.random_state.replayed():
-                embeddings = self.encoder.embed_texts(step.texts.select(made.rows), step_context)
+                embeddings = self.encoder.embed_texts(step.texts.select(made.rows), cached.context)
             yield [embeddings], [gradients[made.rows].to(embeddings.dtype)]
-        if context is None:
-            return
-        if context.block is not None:  # Step (5)
-            yield self._rebuild_block(context)
-        if context.passes:  # Step (6)
-            own_gradients = _own_part(context.embeddings.grad, context.inputs)
-            documents = context.inputs.own_documents
-            for made in context.passes:
+        if cached.block_random_state is not None:  # Step (5)
+            yield self._rebuild_block(cached)
+        if cached.passes:  # Step (6)
+            inputs = step.context
+            own_gradients = own_gradient(cached.context.embeddings.grad, inputs.part_sizes, inputs.process_index)
+            documents = inputs.own_documents
+            for made in cached.passes:
                 with made.random_state.replayed():
                     embeddings = self.encoder.embed_context(documents.select(made.rows))
                 yield [embeddings], [own_gradients[made.rows].to(embeddings.dtype)]
 
-    def _rebuild_block(self, context: _EmbeddedContext) -> tuple[list[Tensor], list[Tensor]]:
-        with context.block_random_state.replayed():
-            block = self.encoder.encode_block(context.embeddings, context.token_frequencies)
+    def _rebuild_block(self, cached: _CachedContext) -> tuple[list[Tensor], list[Tensor]]:
+        with cached.block_random_state.replayed():
+            block = self.encoder.encode_block(cached.context)
         tensors = [tensor for pair in block.keys_values for tensor in pair]
-        leaves = [leaf for pair in context.block.keys_values for leaf in pair]
+        leaves = [leaf for pair in cached.context.block.keys_values for leaf in pair]
         # Layers before the first trained parameter depend on nothing that has a gradient.
         pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
         return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
-
-
-def _own_part(gradient: Tensor, inputs: ContextInputs) -> Tensor:
-    """Gradient of this process's context vectors: the sum over the losses of all processes."""
-    if len(inputs.part_sizes) == 1:
-        return gradient
-    torch.distributed.all_reduce(gradient)
-    return gradient.split(list(inputs.part_sizes))[inputs.process_index]
 
 
 __all__ = ["GradientCache"]

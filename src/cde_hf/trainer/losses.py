@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ def filtered_info_nce(
     left_out: Tensor | None = None,
     positives: Tensor | None = None,
     matryoshka_dims: Sequence[int] | None = None,
-    block_size: int | None = None,
 ) -> InfoNCEOutput:
     """
     InfoNCE over in-batch and hard negatives, with likely false negatives removed from the denominator.
@@ -58,9 +56,6 @@ def filtered_info_nce(
         matryoshka_dims (`Sequence[int]`, *optional*):
             Widths to which the embeddings are also cut; the loss is the mean over the widths. Defaults to the full
             width alone.
-        block_size (`int`, *optional*):
-            Number of queries whose scores exist at once; each block is computed again in the backward pass. Defaults
-            to all.
 
     Returns:
         `InfoNCEOutput`: The loss, and how well the full embeddings rank the positives.
@@ -72,48 +67,20 @@ def filtered_info_nce(
         )
     if positives is None:
         positives = torch.arange(num_queries, device=query_embeddings.device)
-    width = query_embeddings.shape[1]
-    dims = list(matryoshka_dims) if matryoshka_dims is not None else [width]
-    block_size = block_size or num_queries
-    totals = torch.zeros(3, dtype=query_embeddings.dtype, device=query_embeddings.device)
-    for start in range(0, num_queries, block_size):
-        rows = slice(start, start + block_size)
-        block = (
-            query_embeddings[rows],
-            document_embeddings,
-            positives[rows],
-            left_out[rows] if left_out is not None else None,
-        )
-        if block_size < num_queries:
-            totals = totals + checkpoint(_score_block, *block, logit_scale, dims, use_reentrant=False)
-        else:
-            totals = totals + _score_block(*block, logit_scale, dims)
-    loss, num_correct, rank_sum = totals / num_queries
-    return InfoNCEOutput(loss, num_correct.detach(), rank_sum.detach())
-
-
-def _score_block(
-    queries: Tensor,
-    documents: Tensor,
-    positives: Tensor,
-    left_out: Tensor | None,
-    logit_scale: float,
-    dims: list[int],
-) -> Tensor:
-    """Sums over some queries: the loss, the number of right first places, and the ranks of the positives."""
     if left_out is not None:
         # A similarity threshold flags the positive too, which is its own best match.
-        is_positive = F.one_hot(positives, len(documents)).bool()
-        left_out = left_out & ~is_positive
-    loss = torch.zeros((), dtype=queries.dtype, device=queries.device)
+        left_out = left_out & ~F.one_hot(positives, num_documents).bool()
+    width = query_embeddings.shape[1]
+    dims = list(matryoshka_dims) if matryoshka_dims is not None else [width]
+    losses = []
     for dim in dims:
-        logits = _scores(queries[:, :dim], documents[:, :dim], left_out) * logit_scale
-        loss = loss + F.cross_entropy(logits, positives, reduction="sum") / len(dims)
+        logits = _scores(query_embeddings[:, :dim], document_embeddings[:, :dim], left_out) * logit_scale
+        losses.append(F.cross_entropy(logits, positives))
     with torch.no_grad():
-        scores = logits if dims[-1] == queries.shape[1] else _scores(queries, documents, left_out)
+        scores = logits if dims[-1] == width else _scores(query_embeddings, document_embeddings, left_out)
         num_better = (scores > scores.gather(1, positives.unsqueeze(1))).sum(dim=1)
-        num_correct, rank_sum = (num_better == 0).sum(), (num_better + 1).sum()
-    return torch.stack([loss, num_correct.to(loss), rank_sum.to(loss)])
+        accuracy, mean_rank = (num_better == 0).to(scores).mean(), (num_better + 1).to(scores).mean()
+    return InfoNCEOutput(torch.stack(losses).mean(), accuracy, mean_rank)
 
 
 def _scores(queries: Tensor, documents: Tensor, left_out: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -21,11 +22,13 @@ from transformers import (
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..hub import model_path
 from ..launching import process_state
-from ..modeling import CDEModel
+from ..modeling import CDEConfig, CDEModel
+from ..modeling.sentence_transformers_folder import find_encoder_folder
 from .arguments import ContextualTrainingArguments
 from .trainer import ContextualContrastiveTrainer
 
@@ -35,8 +38,14 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class ScriptArguments:
-    """What to train on what. Each argument is described in its help."""
+    """The model to train and the data to train it on. Each argument is described in its help."""
 
+    data: list[str] = field(
+        metadata={
+            "help": "JSONL, Parquet or CSV files, folders or Hub names of pairs; a .json or .yaml list of sources; or "
+            "`docstrings`, the docstrings of installed libraries."
+        },
+    )
     model: str = field(
         default="minilm",
         metadata={
@@ -55,20 +64,14 @@ class ScriptArguments:
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
     frequency_scale: float = field(
-        default=0.1, metadata={"help": "Scale of the frequencies in the pooling of a new contextual model."}
+        default=CDEConfig.frequency_scale,
+        metadata={"help": "Scale of the frequencies in the pooling of a new contextual model."},
     )
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
     )
     query_prompt: str = field(default=SEARCH_QUERY, metadata={"help": "Text to put before every query."})
     document_prompt: str = field(default=SEARCH_DOCUMENT, metadata={"help": "Text to put before every document."})
-    data: list[str] = field(
-        default_factory=lambda: ["docstrings"],
-        metadata={
-            "help": "JSONL, Parquet or CSV files, folders or Hub names of pairs; a .json or .yaml list of sources; or "
-            "`docstrings`, the docstrings of installed libraries."
-        },
-    )
     max_pairs: int | None = field(default=None, metadata={"help": "Number of pairs to draw. Default: all."})
     plan: str | None = field(
         default=None, metadata={"help": "Folder of the batch plan, made if it is not there. Default: OUTPUT_DIR/plan."}
@@ -79,7 +82,9 @@ class ScriptArguments:
     filter_surrogate: str | None = field(
         default=None, metadata={"help": "Another model for the false-negative filter of a new plan."}
     )
-    cluster_size: int = field(default=256, metadata={"help": "Wanted number of pairs in a cluster of a new plan."})
+    cluster_size: int = field(
+        default=DEFAULT_CLUSTER_SIZE, metadata={"help": "Wanted number of pairs in a cluster of a new plan."}
+    )
     eval_data: list[str] | None = field(
         default=None,
         metadata={"help": "Retrieval sets to score while training, in BEIR layout; or `docstrings`: held-out ones."},
@@ -108,11 +113,12 @@ class ScriptArguments:
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """The model and its tokenizer."""
-        path = model_path(self.model)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        path, subfolder = find_encoder_folder(model_path(self.model))
+        tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder)
         if self.architecture == "biencoder":
-            return AutoModel.from_pretrained(path), tokenizer
-        if is_cde_checkpoint(path):
+            return AutoModel.from_pretrained(path, subfolder=subfolder), tokenizer
+        config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
+        if config.get("model_type") == "cde" or "transductive_corpus_size" in config:  # ours, or released
             return CDEModel.from_pretrained(path), tokenizer
         model = CDEModel.from_biencoder(
             path,
@@ -135,7 +141,7 @@ class ScriptArguments:
 
 ARGUMENT_GROUPS = {
     "model and data": [argument.name for argument in fields(ScriptArguments)],
-    "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims", "loss_block_size"],
+    "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims"],
     "batches": [
         "per_device_train_batch_size",
         "gradient_accumulation_steps",
@@ -146,11 +152,11 @@ ARGUMENT_GROUPS = {
         "filter_relative_margin",
         "max_length",
     ],
-    "context": ["context_source", "context_max_length", "freeze_first_stage"],
+    "context": ["context_source", "context_max_length"],
     "memory": [
         "mini_batch_size",
         "context_mini_batch_size",
-        "mini_batch_tokens",
+        "mini_batch_num_tokens",
         "gradient_checkpointing",
         "bf16",
         "fp16",
@@ -160,7 +166,7 @@ ARGUMENT_GROUPS = {
         "num_train_epochs",
         "max_steps",
         "learning_rate",
-        "new_layers_learning_rate",
+        "learning_rate_mapping",
         "disable_dropout",
         "warmup_steps",
         "lr_scheduler_type",
@@ -185,6 +191,13 @@ ARGUMENT_GROUPS = {
 }
 
 
+class _HelpFormatter(ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but for `None`, which the help text explains."""
+
+    def _get_help_string(self, action: Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 class TrainingArgumentParser(HfArgumentParser):
     """Parser of all arguments of a run, grouped by what they control."""
 
@@ -196,6 +209,7 @@ class TrainingArgumentParser(HfArgumentParser):
             "first argument may be a YAML file of arguments, which those that follow override.",
             epilog="example: accelerate launch examples/train.py --data pairs.jsonl --output_dir model "
             "--mini_batch_size 64 --resume_from_checkpoint auto",
+            formatter_class=_HelpFormatter,
             **kwargs,
         )
         self.dataclass_types = [ScriptArguments, ContextualTrainingArguments]
@@ -217,10 +231,12 @@ class TrainingArgumentParser(HfArgumentParser):
         arguments = list(arguments)
         if arguments and arguments[0].endswith((".yaml", ".yml")):
             values = yaml.safe_load(Path(arguments.pop(0)).read_text(encoding="utf-8"))
-            known = {action.dest for action in self._actions}
-            unknown = sorted(set(values) - known)
+            actions = {action.dest: action for action in self._actions}
+            unknown = sorted(set(values) - set(actions))
             if unknown:
                 raise ValueError(f"The configuration has unknown arguments: {', '.join(unknown)}. See `--help`.")
+            for name in values:
+                actions[name].required = False
             self.set_defaults(**values)
         return self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
 
@@ -234,7 +250,8 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
             The command line. Defaults to that of this process.
     """
     state = process_state()
-    script, args = TrainingArgumentParser().parse(sys.argv[1:] if arguments is None else arguments)
+    parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
+    script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
     if args.output_dir is None:
         raise ValueError("Training needs a place for its checkpoints: give `--output_dir`.")
     with state.main_process_first():  # the others find the pairs in the cache
@@ -259,12 +276,6 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     if trainer.eval_dataset:
         trainer.evaluate()
     trainer.save_state()
-
-
-def is_cde_checkpoint(path: str) -> bool:
-    """Whether a folder or Hub name is that of a contextual model."""
-    config, _ = PreTrainedConfig.get_config_dict(path)
-    return config.get("model_type") == "cde" or "transductive_corpus_size" in config
 
 
 def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:

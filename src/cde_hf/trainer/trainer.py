@@ -1,9 +1,23 @@
-"""The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, on one process or many."""
+"""
+The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, on one process or many.
+
+It overrides these private methods of `Trainer`, checked against transformers 5.22:
+
+- `_get_grad_norm`: the only place where the gradients are complete; the norm of each stage is logged from there.
+- `_run_epoch`: a run that resumes from its last step would otherwise take one more step.
+- `_load_from_checkpoint`: encoders that are saved under other parameter names would otherwise not be loaded.
+- `_save_checkpoint`: the manifest is written last, and older checkpoints are removed only after that.
+- `_save`: the model is saved with its code, tokenizer and prompts, so that it loads anywhere.
+
+It also calls `_get_output_dir` and `_load_rng_state`.
+"""
 
 import copy
 import json
 import os
+import re
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,21 +42,26 @@ from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..launching import check_processes
+from ..modeling.backbones import longest_text
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
-from .collator import ContrastiveCollator
-from .context_draw import ContextDraw
-from .encoders import Encoder, disable_dropout, is_contextual, longest_text_of
-from .evaluation import ContextualModelEmbedder, ModelEmbedder, add_means, score_retrieval_sets
-from .frozen_first_stage import embed_all_documents
-from .gathering import gather_rows
+from .collator import ContextDraw, ContrastiveCollator
+from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
-from .mini_batches import MiniBatchSize, Texts
-from .parameter_groups import group_parameters
+from .step import (
+    ContextInputs,
+    Encoder,
+    MiniBatchSize,
+    StepInputs,
+    Texts,
+    embed_plainly,
+    gather_rows,
+    is_contextual,
+    touch_parameters,
+)
 from .step_metrics import StepMetrics
-from .steps import ContextInputs, StepInputs, embed_plainly, touch_parameters
 
 
 logger = logging.get_logger(__name__)
@@ -117,13 +136,13 @@ class ContextualContrastiveTrainer(Trainer):
         )
         check_processes(self.accelerator.num_processes, os.environ)
         self.is_contextual = is_contextual(self._bare_model())
-        self.max_length = min(args.max_length, longest_text_of(self._bare_model()))
-        self._freeze()
+        model = self._bare_model()
+        backbone = model.second_stage_model.backbone if self.is_contextual else model
+        self.max_length = min(args.max_length, longest_text(backbone))
         if args.disable_dropout:
-            disable_dropout(self._bare_model())
+            _disable_dropout(model)
         self.data_collator = self._make_collator()
         self._metrics = StepMetrics(self.accelerator)
-        self._context_vectors: Tensor | None = None
         self._termination = TerminationCallback(self.accelerator)
         self.add_callback(self._termination)
         if not args.disable_tqdm:
@@ -136,13 +155,6 @@ class ContextualContrastiveTrainer(Trainer):
         """The model without wrappers of distribution, compilation and PEFT."""
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return model.get_base_model() if hasattr(model, "peft_config") else model
-
-    def _freeze(self) -> None:
-        if not self.args.freeze_first_stage:
-            return
-        if not self.is_contextual:
-            raise ValueError("`freeze_first_stage` needs a model with a first stage, got a plain encoder.")
-        self._bare_model().first_stage_model.requires_grad_(False)
 
     def _make_collator(self) -> ContrastiveCollator:
         args, plan = self.args, self.batch_plan
@@ -203,22 +215,50 @@ class ContextualContrastiveTrainer(Trainer):
         )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The optimizer, whose groups give the layers outside of the backbones their own learning rate if asked."""
-        rate = self.args.new_layers_learning_rate
-        # A plain encoder has no other layers: the parent class needs no help.
-        if rate is None or not self.is_contextual or self.optimizer is not None:
+        """The optimizer. Its groups differ in weight decay, and in learning rate by `learning_rate_mapping`."""
+        mapping = self.args.learning_rate_mapping
+        if not mapping or self.optimizer is not None:
             return super().create_optimizer(model)
         model = self.model if model is None else model
-        groups = group_parameters(
-            model,
-            decayed=set(self.get_decay_parameter_names(model)),
-            weight_decay=self.args.weight_decay,
-            learning_rate=self.args.learning_rate,
-            new_layers_learning_rate=rate,
-        )
+        decayed = set(self.get_decay_parameter_names(model))
+        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        rates = dict.fromkeys(names, self.args.learning_rate)
+        for pattern, rate in mapping.items():  # a later pattern overrides an earlier one
+            matches = [name for name in names if re.search(pattern, name)]
+            if not matches:
+                raise ValueError(
+                    f"`learning_rate_mapping` has the pattern `{pattern}`, which matches no trainable parameter. "
+                    f"Correct it; the first parameter is called `{names[0]}`."
+                )
+            rates.update(dict.fromkeys(matches, rate))
+        groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups[rates[name], name in decayed].append(parameter)
+        weight_decay = self.args.weight_decay
         optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
-        self.optimizer = optimizer_class(groups, **optimizer_kwargs)
+        self.optimizer = optimizer_class(
+            [
+                {"params": parameters, "lr": rate, "weight_decay": weight_decay if is_decayed else 0.0}
+                for (rate, is_decayed), parameters in groups.items()
+            ],
+            **optimizer_kwargs,
+        )
         return self.optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The schedule of the learning rate. Warns if the run ends before its warm-up does."""
+        num_warmup_steps = self.args.get_warmup_steps(num_training_steps)
+        has_warmup = self.lr_scheduler is None and num_warmup_steps > 0 and self.args.lr_scheduler_type != "constant"
+        if has_warmup and num_warmup_steps >= num_training_steps:
+            logger.warning(
+                f"The run has {num_training_steps} steps, but its warm-up (`warmup_steps`) takes {num_warmup_steps}: "
+                f"the learning rate never reaches {self.args.learning_rate}, and the model learns little or nothing. "
+                "Train longer, or lower `warmup_steps`."
+            )
+        return super().create_scheduler(num_training_steps, optimizer)
 
     # A step
 
@@ -228,13 +268,13 @@ class ContextualContrastiveTrainer(Trainer):
         inputs: Mapping[str, Any],
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
-    ) -> Tensor:
-        """The loss of a batch, whose backward pass fills the gradients, cached or not."""
+    ) -> Tensor | tuple[Tensor, InfoNCEOutput]:
+        """The loss of a batch, whose `backward` fills the gradients; with [`InfoNCEOutput`] if `return_outputs`."""
         encoder = Encoder(model, self._bare_model())
         step = self._make_step(inputs)
         loss_function = partial(self._loss_of_embeddings, inputs=inputs)
         if self.args.caches_gradients:
-            size = MiniBatchSize(self.args.mini_batch_size, self.args.mini_batch_tokens)
+            size = MiniBatchSize(self.args.mini_batch_size, self.args.mini_batch_num_tokens)
             context_size = self.args.context_mini_batch_size
             cache = GradientCache(
                 encoder,
@@ -248,9 +288,10 @@ class ContextualContrastiveTrainer(Trainer):
             output = loss_function(embed_plainly(encoder, step))
         self._check_loss(output.loss, inputs)
         self._metrics.add_step(output, inputs)
-        if self.args.caches_gradients or self._is_sharded:
-            return output.loss
-        return output.loss + touch_parameters(model)
+        loss = output.loss
+        if not self.args.caches_gradients and not self._is_sharded:
+            loss = loss + touch_parameters(model)
+        return (loss, output) if return_outputs else loss
 
     @property
     def _is_sharded(self) -> bool:
@@ -266,15 +307,9 @@ class ContextualContrastiveTrainer(Trainer):
             documents,
             part_sizes=(len(documents) // num_parts,) * num_parts,
             process_index=self.accelerator.process_index if num_parts > 1 else 0,
-            embeddings=self._frozen_vectors(inputs["context_rows"]),
             block_seed=inputs["seed"] if self._num_sharing > 1 else None,
         )
         return StepInputs(texts, inputs["num_queries"], context)
-
-    def _frozen_vectors(self, rows: Sequence[int]) -> Tensor | None:
-        if self._context_vectors is None:
-            return None
-        return self._context_vectors[torch.tensor(rows)].to(self.accelerator.device)
 
     def _loss_of_embeddings(self, embeddings: Tensor, inputs: Mapping[str, Any]) -> InfoNCEOutput:
         num_queries, args = inputs["num_queries"], self.args
@@ -293,7 +328,6 @@ class ContextualContrastiveTrainer(Trainer):
             left_out=inputs.get("left_out"),
             positives=torch.arange(start, start + num_queries, device=queries.device),
             matryoshka_dims=args.matryoshka_dims,
-            block_size=args.loss_block_size,
         )
 
     def _check_loss(self, loss: Tensor, inputs: Mapping[str, Any]) -> None:
@@ -346,25 +380,26 @@ class ContextualContrastiveTrainer(Trainer):
         if not retrieval_sets:
             raise ValueError("There is nothing to evaluate on: give the trainer retrieval sets as `eval_dataset`.")
         model = self._bare_model()
-        was_training = model.training
-        model.eval()
-        embedder_class = ContextualModelEmbedder if self.is_contextual else ModelEmbedder
-        embedder = embedder_class(
+        embedder = make_embedder(
             model,
             self.processing_class,
             prompts=self.prompts,
             max_length=self.max_length,
             batch_size=self.args.per_device_eval_batch_size,
         )
-        scores = score_retrieval_sets(
-            embedder,
-            retrieval_sets,
-            context_size=model.config.context_size if self.is_contextual else 1,
-            seed=self._data_seed,
-            process_index=self.accelerator.process_index,
-            num_processes=self.accelerator.num_processes,
-        )
-        model.train(was_training)
+        was_training = model.training
+        model.eval()
+        try:
+            scores = score_retrieval_sets(
+                embedder,
+                retrieval_sets,
+                context_size=model.config.context_size if self.is_contextual else 1,
+                seed=self._data_seed,
+                process_index=self.accelerator.process_index,
+                num_processes=self.accelerator.num_processes,
+            )
+        finally:
+            model.train(was_training)
         scores = dict(sorted(gather_object(list(scores.items()))))
         metrics = {f"{metric_key_prefix}_{name}": score for name, score in add_means(scores).items()}
         self.log(metrics)
@@ -393,10 +428,6 @@ class ContextualContrastiveTrainer(Trainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
-        if self.args.freeze_first_stage:
-            self._context_vectors = embed_all_documents(
-                self._bare_model(), self.data_collator, self.accelerator, self._context_mini_batch_size
-            )
         return super().train(resume_from_checkpoint or None, **kwargs)
 
     def _run_epoch(self, *args, resume_from_checkpoint: str | None = None, **kwargs) -> None:
@@ -411,10 +442,6 @@ class ContextualContrastiveTrainer(Trainer):
     def was_terminated(self) -> bool:
         """Whether the last training was ended by SIGTERM, and is to be resumed."""
         return self._termination.was_terminated
-
-    @property
-    def _context_mini_batch_size(self) -> int:
-        return self.args.context_mini_batch_size or self.args.mini_batch_size or self.args.per_device_eval_batch_size
 
     def _run_identity(self) -> dict[str, Any]:
         """What a run must have in common with the one that it resumes."""
@@ -502,6 +529,16 @@ class ContextualContrastiveTrainer(Trainer):
             save = save_checkpoint if self.is_contextual else save_biencoder
             save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
         (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
+
+
+def _disable_dropout(model: nn.Module) -> None:
+    """Switches off the dropout of the backbones. Contexts and adapters keep theirs."""
+    for module_name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and "lora_" not in module_name:
+            module.p = 0.0
+        for name in ("dropout", "attention_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 __all__ = ["ContextualContrastiveTrainer"]

@@ -1,0 +1,328 @@
+"""
+One training step: the texts and the context documents that go in, and how a model embeds them.
+
+[`embed_plainly`] embeds a step in one graph. `gradient_cache.py` embeds the same step mini-batch by mini-batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..modeling import CDEConfig, CDEModel, ContextBlock, CorpusContext
+from ..modeling.pooling import mean_of_tokens
+from ..modeling.corpus_context import count_token_frequencies
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Token ids and attention mask of texts, padded on the right, both of shape `(num_texts, sequence_length)`."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    def select(self, rows: Tensor) -> "Texts":
+        """Some of the texts, without the columns that are padding in all of them."""
+        length = max(1, int(self.attention_mask[rows].sum(dim=1).max()))
+        return Texts(self.input_ids[rows, :length], self.attention_mask[rows, :length])
+
+
+@dataclass(frozen=True)
+class MiniBatchSize:
+    """
+    How many texts go through a model at once.
+
+    Args:
+        num_texts (`int`, *optional*):
+            Largest number of texts. Defaults to no limit.
+        num_tokens (`int`, *optional*):
+            Largest number of tokens, padding included. A longer text goes alone. Defaults to no limit.
+    """
+
+    num_texts: int | None = None
+    num_tokens: int | None = None
+
+    def split(self, texts: Texts) -> Iterator[Tensor]:
+        """
+        Rows of each mini-batch. Texts are sorted by length, so that little is padding, and the longest come first.
+        """
+        lengths = texts.attention_mask.sum(dim=1).cpu()
+        order = torch.argsort(lengths, descending=True, stable=True)
+        start = 0
+        while start < len(order):
+            size = len(order) - start
+            if self.num_texts is not None:
+                size = min(size, self.num_texts)
+            if self.num_tokens is not None:
+                size = min(size, max(1, self.num_tokens // max(1, int(lengths[order[start]]))))
+            yield order[start : start + size].to(texts.input_ids.device)
+            start += size
+
+
+class RandomState:
+    """
+    The random state of this moment, on the CPU and on another device.
+
+    `torch.utils.checkpoint.get_device_states` fails on Apple GPUs as long as `torch.mps` has no `device` (torch 2.13),
+    so the states are read here.
+
+    Args:
+        device (`torch.device`):
+            Device of the forward pass that follows.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._cpu_state = torch.get_rng_state()
+        self._device_module = torch.get_device_module(device) if device.type != "cpu" else None
+        self._device_arguments = (device,) if device.type != "mps" else ()  # there is one Apple GPU at most
+        if self._device_module is not None:
+            self._device_state = self._device_module.get_rng_state(*self._device_arguments)
+
+    def restore(self) -> None:
+        """Returns to this state."""
+        torch.set_rng_state(self._cpu_state)
+        if self._device_module is not None:
+            self._device_module.set_rng_state(self._device_state, *self._device_arguments)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Draws the same dropout as after this state, and then restores the present one."""
+        present = RandomState(self._device)
+        self.restore()
+        try:
+            yield
+        finally:
+            present.restore()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws from a seed, on the CPU and on another device, and then restores the present state."""
+    present = RandomState(device)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        present.restore()
+
+
+@dataclass(frozen=True)
+class ContextInputs:
+    """
+    The context documents of a step.
+
+    Args:
+        documents (`Texts`):
+            All context documents, on every process.
+        part_sizes (`tuple[int, ...]`):
+            Number of documents that each process embeds. A single number if the processes do not share the work.
+        process_index (`int`, *optional*, defaults to `0`):
+            The part that this process embeds.
+        block_seed (`int`, *optional*):
+            Seed of the dropout in the context block, so that processes that share a context drop the same.
+    """
+
+    documents: Texts
+    part_sizes: tuple[int, ...]
+    process_index: int = 0
+    block_seed: int | None = None
+
+    @property
+    def own_documents(self) -> Texts:
+        """The documents that this process embeds."""
+        start = sum(self.part_sizes[: self.process_index])
+        rows = torch.arange(start, start + self.part_sizes[self.process_index])
+        return self.documents.select(rows.to(self.documents.input_ids.device))
+
+    def drawing(self):
+        """Context manager in which the dropout of the context block is drawn."""
+        return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.documents.input_ids.device)
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """
+    The inputs of one step on this process.
+
+    Args:
+        texts (`Texts`):
+            Queries, their documents, and the hard negatives of all queries, in this order.
+        num_queries (`int`):
+            Number of queries, and of documents.
+        context (`ContextInputs`, *optional*):
+            The context documents. `None` for a biencoder.
+    """
+
+    texts: Texts
+    num_queries: int
+    context: ContextInputs | None = None
+
+
+class Encoder:
+    """
+    A model under training: a [`CDEModel`], or any encoder of transformers as a biencoder with mean pooling.
+
+    All calls go through the `forward` of the wrapped model, where distribution, autocast and compilation take effect.
+
+    Args:
+        model (`nn.Module`):
+            The model, wrapped by the trainer.
+        bare_model (`PreTrainedModel`):
+            The same model without wrappers.
+    """
+
+    def __init__(self, model: nn.Module, bare_model: PreTrainedModel):
+        self.model = model
+        self.config: CDEConfig | None = bare_model.config if is_contextual(bare_model) else None
+        self.trains_first_stage = self.has_context and any(
+            parameter.requires_grad for parameter in bare_model.first_stage_model.parameters()
+        )
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the model reads a context."""
+        return self.config is not None
+
+    @property
+    def has_prefix(self) -> bool:
+        """Whether the context is a block that is computed once for all texts."""
+        return self.has_context and self.config.context_attention == "prefix"
+
+    def embed_context(self, documents: Texts) -> Tensor:
+        """First-stage vectors, of shape `(num_documents, context_embedding_size)`."""
+        return self.model(
+            context_input_ids=documents.input_ids, context_attention_mask=documents.attention_mask
+        ).context_embeddings
+
+    def count_tokens(self, documents: Texts) -> Tensor | None:
+        """Token frequencies of context documents, if the model needs them."""
+        if not self.has_context or not self.config.counts_tokens:
+            return None
+        return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
+
+    def encode_block(self, context: CorpusContext) -> ContextBlock:
+        """The context block of prefix attention."""
+        return self.model(
+            dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
+        ).context_block
+
+    def embed_texts(self, texts: Texts, context: CorpusContext) -> Tensor:
+        """Embeddings of shape `(num_texts, embedding_size)`, not normalised."""
+        inputs = {"input_ids": texts.input_ids, "attention_mask": texts.attention_mask}
+        if not self.has_context:
+            return mean_of_tokens(self.model(**inputs).last_hidden_state, texts.attention_mask)
+        if context.block is not None:
+            return self.model(**inputs, context_block=context.block).embeddings
+        return self.model(
+            **inputs, dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
+        ).embeddings
+
+
+def is_contextual(model: nn.Module) -> bool:
+    """Whether a bare model reads a context. Its class may come from a checkpoint's own copy of the code."""
+    return isinstance(model, CDEModel) or type(model).__name__ == CDEModel.__name__
+
+
+def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
+    """
+    Embeds all texts of a step in one graph, whose memory grows with the batch.
+
+    Args:
+        encoder (`Encoder`):
+            The model.
+        step (`StepInputs`):
+            Texts and context documents.
+
+    Returns:
+        `torch.Tensor` of shape `(num_texts, embedding_size)`: The embeddings.
+    """
+    context = CorpusContext.null()
+    if encoder.has_context:
+        inputs = step.context
+        embeddings = gather_rows(encoder.embed_context(inputs.own_documents), inputs.part_sizes)
+        context = CorpusContext(embeddings, encoder.count_tokens(inputs.documents))
+        if encoder.has_prefix:
+            with inputs.drawing():
+                context = replace(context, block=encoder.encode_block(context))
+    # Queries are short: apart from the documents they need no padding to the documents' length.
+    rows = torch.arange(len(step.texts), device=step.texts.input_ids.device)
+    groups = (rows[: step.num_queries], rows[step.num_queries :])
+    return torch.cat([encoder.embed_texts(step.texts.select(group), context) for group in groups])
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        ctx.sizes = sizes
+        padded = F.pad(rows, (0, 0, 0, max(sizes) - len(rows))).contiguous()
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return own_gradient(gradient.contiguous(), ctx.sizes, dist.get_rank()), None
+
+
+def gather_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """
+    Concatenates the rows of all processes. Gradients flow back to the process that a row came from.
+
+    Args:
+        rows (`torch.Tensor` of shape `(num_rows, dim)`):
+            The rows of this process.
+        sizes (`Sequence[int]`):
+            Number of rows of each process, known to every process. With a single number nothing is gathered.
+
+    Returns:
+        `torch.Tensor` of shape `(sum(sizes), dim)`: All rows, in the order of the processes.
+    """
+    return _GatherRows.apply(rows, tuple(sizes)) if len(sizes) > 1 else rows
+
+
+def own_gradient(gradient: Tensor, sizes: Sequence[int], process_index: int) -> Tensor:
+    """
+    Gradient of this process's rows, from the gradient of the gathered ones.
+
+    Every process has its own loss that depends on all rows, so the gradients are summed over the processes.
+    """
+    if len(sizes) == 1:
+        return gradient
+    dist.all_reduce(gradient)
+    return gradient.split(list(sizes))[process_index]
+
+
+def touch_parameters(model: nn.Module) -> Tensor:
+    """
+    A zero that depends on every trainable parameter.
+
+    Added to what is differentiated last, it lets `DistributedDataParallel` see all parameters in one backward pass,
+    even those that this step did not use. Every parameter then has a gradient, whatever the number of processes.
+    """
+    firsts = [parameter.flatten()[0].float() for parameter in model.parameters() if parameter.requires_grad]
+    return torch.stack(firsts).sum() * 0.0
+
+
+__all__ = [
+    "ContextInputs",
+    "Encoder",
+    "MiniBatchSize",
+    "RandomState",
+    "StepInputs",
+    "Texts",
+    "embed_plainly",
+    "gather_rows",
+    "is_contextual",
+    "own_gradient",
+    "seeded",
+    "touch_parameters",
+]
