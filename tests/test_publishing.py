@@ -29,6 +29,7 @@ from cde_hf import (
     CardFacts,
     CDEConfig,
     CDEModel,
+    ContextualTrainingArguments,
     Evaluation,
     contextualize,
     export_onnx,
@@ -355,6 +356,7 @@ class Hub(BaseHTTPRequestHandler):
 
     repositories: dict[str, dict[str, bytes]] = {}
     objects: dict[str, bytes] = {}
+    commits: dict[str, list[str]] = {}
     seen_tokens: set[str] = set()
 
     def log_message(self, *args):
@@ -406,6 +408,8 @@ class Hub(BaseHTTPRequestHandler):
                 row = json.loads(line)
                 if row["key"] == "file":
                     repository[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
+                elif row["key"] == "header":
+                    self.commits.setdefault(name, []).append(row["value"]["summary"])
                 elif row["key"] == "lfsFile":
                     repository[row["value"]["path"]] = self.objects[row["value"]["oid"]]
             url = f"{self.address}/{name}/commit/{'0' * 40}"
@@ -466,26 +470,36 @@ SCRIPT = """
 
 
 @pytest.fixture(scope="module")
-def published(checkpoint, tmp_path_factory):
-    """What a process saw that published a checkpoint, loaded it again, and met every kind of refusal."""
+def hub():
+    """Environment of a process that takes a server on this machine for the Hub."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = {
+    yield {
         **{name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"},
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(tmp_path_factory.mktemp("home")),
         "HF_TOKEN": TOKEN,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_VERBOSITY": "debug",
         "TRANSFORMERS_VERBOSITY": "debug",
     }
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(checkpoint), json.dumps(CORPUS)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     server.shutdown()
+
+
+def run_with_hub(hub, home, script, *arguments):
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    environment = {**hub, "HF_HOME": str(home)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stderr
-    home = Path(environment["HF_HOME"])
-    return json.loads(result.stdout.splitlines()[-1]), result.stdout + result.stderr, home
+    return result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def published(hub, checkpoint, tmp_path_factory):
+    """What a process saw that published a checkpoint, loaded it again, and met every kind of refusal."""
+    home = tmp_path_factory.mktemp("home")
+    output, errors = run_with_hub(hub, home, SCRIPT, checkpoint, json.dumps(CORPUS))
+    return json.loads(output.splitlines()[-1]), output + errors, home
 
 
 def test_what_was_uploaded_opens_again(published, checkpoint):
@@ -518,3 +532,50 @@ def test_the_token_reaches_the_hub_and_nothing_else(published):
     assert TOKEN not in output
     assert not any(TOKEN.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert not any(TOKEN.encode() in content for content in Hub.repositories["me/mine"].values())
+
+
+def test_only_the_checkpoint_of_a_training_folder_is_uploaded(hub, checkpoint, training_folder, tmp_path):
+    script = "import sys; from cde_hf import push_to_hub; push_to_hub(sys.argv[1], 'me/training-folder')"
+    run_with_hub(hub, tmp_path, script, training_folder)
+    uploaded = Hub.repositories["me/training-folder"]
+    assert uploaded.keys() == files_of(checkpoint) | {"README.md"}
+    assert not any(b"PRIVATE" in content for content in uploaded.values())
+
+
+@pytest.mark.parametrize("architecture", ["contextual", "biencoder"])
+def test_training_with_push_to_hub_uploads_the_model_alone(architecture, hub, layouts, tmp_path):
+    rows = [{"query": f"Where is animal{i}?", "document": f"SECRET{i} is at place{i}."} for i in range(64)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    repository = f"me/{architecture}"
+    options = {
+        "model": layouts["biencoder"],
+        "data": tmp_path / "pairs.jsonl",
+        "output_dir": tmp_path / "out",
+        "architecture": architecture,
+        "push_to_hub": True,
+        "hub_model_id": repository,
+        "per_device_train_batch_size": 8,
+        "max_steps": 2,
+        "save_steps": 1,
+        "context_size": 4,
+        "cluster_size": 16,
+        "use_cpu": True,
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    run_with_hub(hub, tmp_path, "from cde_hf import run_training; run_training()", *arguments)
+    assert (tmp_path / "out" / "plan").is_dir() and (tmp_path / "out" / "checkpoint-2").is_dir()
+    uploaded = Hub.repositories[repository]
+    assert {path.split("/")[0] for path in uploaded} & {"plan", "checkpoint-2", "training_args.json"} == set()
+    assert not any(b"SECRET" in content or bytes(tmp_path) in content for content in uploaded.values())
+    assert Hub.commits[repository] == ["Step 1", "Step 2", "Model save"]
+    for path, content in uploaded.items():
+        (tmp_path / "copy" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / path).write_bytes(content)
+    assert encode(tmp_path / "copy").shape == (3, 32)
+
+
+def test_training_state_is_not_published(tmp_path):
+    with pytest.raises(
+        ValueError, match="`hub_strategy=checkpoint` would publish the training state.*Use `every_save`"
+    ):
+        ContextualTrainingArguments(output_dir=tmp_path, push_to_hub=True, hub_strategy="checkpoint")

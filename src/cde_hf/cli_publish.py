@@ -81,7 +81,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context-as-input",
         action="store_true",
-        help="make the context an input of the graph, so that it can be changed",
+        help="make the context a graph input, so that it can be changed",
     )
     command.add_argument("--int8", action="store_true", help="quantize the weights to int8")
     add_trust_argument(command)
@@ -107,7 +107,7 @@ def add_push(commands: argparse._SubParsersAction) -> None:
         "--dry-run",
         metavar="OUT",
         type=Path,
-        help="upload nothing; copy the files to publish to a new folder and list them",
+        help="upload nothing: copy the files to a new folder and list them",
     )
     command.add_argument("--private", action="store_true", help="make a new repository private")
     card = command.add_argument_group("card")
