@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "onnx_export": {"modeling"},
     "model_card": {"retrieval"},
     "publishing": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "launching"},
+    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "model_card", "publishing", "launching"},
 }
 
 # Names that are not public and that `cde-hf evaluate` needs, for its private baselines above all.

@@ -142,17 +142,19 @@ def _export(stage: nn.Module, context: dict[str, Tensor], path: Path, context_as
         shapes["context"] = (None,) * len(inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own about its dependencies
-        torch.onnx.export(
+        program = torch.onnx.export(
             wrapper,
             (input_ids, attention_mask, *inputs),
-            str(path),
             input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],
             output_names=["sentence_embedding"],
             dynamic_shapes=shapes,
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+    # The exporter notes the traceback of every node, which names files of this machine.
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()
+    program.save(str(path), external_data=False)
 
 
 def _quantize(path: Path) -> None:
