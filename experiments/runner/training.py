@@ -31,9 +31,10 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
         return AutoModel.from_pretrained(encoder)
     fields: dict[str, Any] = {"context_attention": "prefix", "num_soft_prompts": NUM_SOFT_PROMPTS}
     if config.architecture == "soft_prompt":
-        # One null vector and so many of the soft prompt that the block is as long as that of the contextual models.
+        # The null embedding always replaces the one context document, so training never sees a context. The soft
+        # prompt makes the block as long as that of the contextual models.
         fields["num_soft_prompts"] += config.context_size - 1
-        fields.update(context_size=1, context_dropout_prob=1.0)
+        fields.update(context_size=1, sequence_dropout_prob=1.0)
     else:
         fields.update(
             context_attention=config.architecture,
