@@ -1,4 +1,4 @@
-"""F5, F12 and the two ways to cluster: how hard batches are, by the surrogate alone, without any training."""
+"""F5 and F12: how hard batches are by the surrogate alone, without any training."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice, product
@@ -150,40 +150,6 @@ change; what it is worth in NDCG is not measured here."""
     return Page(finding, text)
 
 
-def run_clusterings(setting: Setting) -> list[Row]:
-    """Paired k-means and communities of a graph."""
-    choices = list(product(("kmeans", "graph"), CLUSTER_SIZES[:3]))
-    return [
-        {"clustering": clustering, "cluster_size": cluster_size, "batch_size": 64}
-        | measure(setting, 64, clustering=clustering, cluster_size=cluster_size)
-        for clustering, cluster_size in tqdm(choices, desc="Clusterings")
-    ]
-
-
-def report_clusterings(rows: list[Row]) -> Page:
-    """Table of both ways."""
-    lines = [
-        [row["clustering"], row["cluster_size"], _hardness(row), f"{row['filtered_share']:.1%}"]
-        for row in sorted(rows, key=lambda row: row["cluster_size"])
-    ]
-    kmeans, graph = (
-        select(rows, clustering=clustering, cluster_size=rows[1]["cluster_size"])[0]
-        for clustering in ("kmeans", "graph")
-    )
-    finding = (
-        f"Batches of 64 from clusters of {kmeans['cluster_size']}: hardness {kmeans['hardness']:.2f} by k-means, "
-        f"{graph['hardness']:.2f} by the graph; the filter leaves out {kmeans['filtered_share']:.1%} and "
-        f"{graph['filtered_share']:.1%} of their negatives."
-    )
-    text = f"""## Setting
-
-As for [F5](F5.md), batches of 64. The graph links a pair to its neighbours from the sixth on; a true rate of false
-negatives is in [P2](P2.md).
-
-{markdown_table(["clusters", "cluster size", "hardness", "filtered"], lines)}"""
-    return Page(finding, text)
-
-
 def _hardness(row: Row) -> str:
     return f"{row['hardness']:.3f} ± {row['spread']:.3f}"
 
@@ -216,12 +182,4 @@ PACKING = Experiment(
     minutes=3,
     run=run_packing,
     report=report_packing,
-)
-CLUSTERINGS = Experiment(
-    name="clusterings",
-    title="Paired k-means and a graph of neighbours",
-    claim="A graph that leaves out the nearest neighbours gives hard batches with fewer false negatives.",
-    minutes=2,
-    run=run_clusterings,
-    report=report_clusterings,
 )

@@ -6,7 +6,7 @@ answer each other. So all of them are counted.
 """
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, product
 
 import numpy as np
 from batches import all_epochs
@@ -20,8 +20,6 @@ from cde_hf import (
     BatchPlan,
     ClusteredBatchSampler,
     FalseNegativeFilter,
-    GraphSettings,
-    KMeansSettings,
     SentenceTransformerSurrogate,
     TfidfSurrogate,
     load_pairs,
@@ -36,30 +34,26 @@ BATCH_SIZE = 64
 NUM_BATCHES = 100
 
 
-def load_plans(setting: Setting) -> tuple[dict[tuple[str, str], BatchPlan], np.ndarray]:
-    """Plans of the intents by surrogate and clustering, and the intent of each pair."""
+def load_plans(setting: Setting) -> tuple[dict[str, BatchPlan], np.ndarray]:
+    """Plans of the intents by surrogate, and the intent of each pair."""
     path = setting.workspace.data_folder / "train" / "intents.jsonl.gz"
     pairs = load_pairs(path, columns={"domain": "subdomain"})
     if setting.is_quick:
-        pairs = pairs.shuffle(seed=0).select(range(1000))
+        pairs = pairs.shuffle(seed=0).select(range(min(1000, len(pairs))))
     intents = np.unique(pairs["domain"][:], return_inverse=True)[1]
     pairs = pairs.remove_columns("domain")
-    choices = {("TF-IDF", "k-means"): KMeansSettings(), ("TF-IDF", "graph"): GraphSettings()}
+    surrogates = {"TF-IDF": TfidfSurrogate()}
     if not setting.is_quick:
-        choices["MiniLM", "k-means"] = KMeansSettings()
-    surrogates = {
-        "TF-IDF": TfidfSurrogate,
-        "MiniLM": lambda: SentenceTransformerSurrogate(model_path("minilm"), max_length=32),
-    }
-    plans = {}
-    for (name, clustering), settings in choices.items():
-        plans[name, clustering] = prepare_batch_plan(
+        surrogates["MiniLM"] = SentenceTransformerSurrogate(model_path("minilm"), max_length=32)
+    plans = {
+        name: prepare_batch_plan(
             pairs,
-            setting.workspace.runs / "plans" / hash_of(["intents", len(pairs), name, clustering]),
-            surrogate=surrogates[name](),
+            setting.workspace.runs / "plans" / hash_of(["intents", len(pairs), name]),
+            surrogate=surrogate,
             cluster_size=BATCH_SIZE,
-            clustering=settings,
         )
+        for name, surrogate in surrogates.items()
+    }
     return plans, intents
 
 
@@ -67,16 +61,12 @@ def run(setting: Setting) -> list[Row]:
     """Shares of right answers among the nearest documents, and among the negatives of batches, before and after."""
     plans, intents = load_plans(setting)
     rows = []
-    for (surrogate, clustering), plan in tqdm(plans.items(), desc="Plans"):
-        if clustering == "k-means":
-            for rank, share in answer_shares(plan, intents).items():
-                rows.append(_row(surrogate, "", "neighbours", rank, 0.0, share, 0.0))
-        groupings = ("cluster", "domain") if clustering == "k-means" else ("cluster",)
-        for grouping in groupings:
-            for margin in MARGINS:
-                values = filter_shares(plan, intents, grouping, margin)
-                name = clustering if grouping == "cluster" else "random"
-                rows.append(_row(surrogate, name, "batches", 0, margin, *values))
+    for surrogate, plan in tqdm(plans.items(), desc="Plans"):
+        for rank, share in answer_shares(plan, intents).items():
+            rows.append(_row(surrogate, "", "neighbours", rank, 0.0, share, 0.0))
+        for (grouping, name), margin in product((("cluster", "k-means"), ("domain", "random")), MARGINS):
+            values = filter_shares(plan, intents, grouping, margin)
+            rows.append(_row(surrogate, name, "batches", 0, margin, *values))
     return rows
 
 

@@ -26,12 +26,10 @@ import best
 import compare
 import contexts
 import divergence
-import dropout
 import first_stage
 import frequencies
 import grid
 import groupings
-import intents
 import joint_as_prefix
 import lexical
 import main_table
@@ -39,8 +37,6 @@ import margins
 import movement
 import negatives
 import neighbours
-import pooling
-import spread
 from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
 from runner.workspace import Workspace
 
@@ -56,16 +52,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         best.EXPERIMENT,
         contexts.KINDS,
         contexts.MATRIX,
-        contexts.LIBRARY_MATRIX,
         contexts.CURVE,
         frequencies.EXPERIMENT,
-        pooling.EXPERIMENT,
         lexical.EXPERIMENT,
         batches.SIZES,
         groupings.EXPERIMENT,
         grid.EXPERIMENT,
         batches.PACKING,
-        batches.CLUSTERINGS,
         first_stage.LAYERS_EXPERIMENT,
         first_stage.TOKENS_EXPERIMENT,
         movement.EXPERIMENT,
@@ -73,10 +66,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         neighbours.EXPERIMENT,
         negatives.EXPERIMENT,
         margins.EXPERIMENT,
-        dropout.EXPERIMENT,
-        spread.EXPERIMENT,
         joint_as_prefix.EXPERIMENT,
-        intents.EXPERIMENT,
     )
 }
 

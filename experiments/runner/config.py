@@ -40,8 +40,8 @@ class RunConfig:
             `"biencoder"`; `"joint"` or `"prefix"`, contextual models in that attention; or `"soft_prompt"`, a control
             that has a learned vector wherever a contextual model has a context document.
         pooling (`str`, *optional*, defaults to `"mean"`):
-            `"mean"`, `"context_frequency"` or `"relative_frequency"`, of a contextual model.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            `"mean"` or `"context_frequency"`, of a contextual model.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             Scale of the frequencies in the pooling.
         batches (`str`, *optional*, defaults to `"cluster"`):
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
@@ -63,10 +63,6 @@ class RunConfig:
             Where the context of a step comes from: `"batch"`, `"domain"` or `"random"`.
         context_max_length (`int`, *optional*):
             Tokens to read of a context document. Defaults to `max_length`.
-        context_dropout (`float`, *optional*, defaults to `0.0`):
-            Probability that a step has no context.
-        clustering (`str`, *optional*, defaults to `"kmeans"`):
-            `"kmeans"` or `"graph"`.
         cluster_size (`int`, *optional*, defaults to `64`):
             Wanted pairs in a cluster.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
@@ -94,8 +90,8 @@ class RunConfig:
     """
 
     architecture: Architecture = "prefix"
-    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
-    frequency_scale: float = 0.1
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    frequency_scale: float = 0.2
     batches: Literal["cluster", "domain", "random"] = "cluster"
     seed: int = 0
     domains: tuple[str, ...] = DOCSTRINGS
@@ -106,8 +102,6 @@ class RunConfig:
     context_size: int = 64
     context_source: Literal["batch", "domain", "random"] = "batch"
     context_max_length: int | None = None
-    context_dropout: float = 0.0
-    clustering: Literal["kmeans", "graph"] = "kmeans"
     cluster_size: int = 64
     cluster_order: Literal["tour", "random"] = "tour"
     filters: bool = True

@@ -39,7 +39,6 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
         fields.update(
             context_attention=config.architecture,
             context_size=config.context_size,
-            context_dropout_prob=config.context_dropout,
             pooling=config.pooling,
             frequency_scale=config.frequency_scale,
         )

@@ -10,8 +10,6 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from cde_hf import (
     BatchPlan,
-    GraphSettings,
-    KMeansSettings,
     Prompts,
     TfidfSurrogate,
     docstring_split,
@@ -86,10 +84,9 @@ class Workspace:
         pairs, fingerprint = self.load_training_pairs(config)
         return prepare_batch_plan(
             pairs,
-            self.runs / "plans" / hash_of([fingerprint, config.clustering, config.cluster_size]),
+            self.runs / "plans" / hash_of([fingerprint, config.cluster_size]),
             surrogate=TfidfSurrogate(),
             cluster_size=config.cluster_size,
-            clustering=GraphSettings() if config.clustering == "graph" else KMeansSettings(),
         )
 
     def load_encoder(self, config: RunConfig) -> str:

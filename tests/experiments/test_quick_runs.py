@@ -19,9 +19,7 @@ pytestmark = pytest.mark.xdist_group("quick_runs")
 
 WITHOUT_DATA = [name for name, experiment in EXPERIMENTS.items() if experiment.needs == "docstrings"]
 # The others train or score more models.
-FAST = ["F5", "F12", "clusterings", "F15", "F13", "P1", "F9", "dropout"]
-# It wants a thousand labelled pairs, and has tests of its measures.
-OTHER_DATA = ["P2"]
+FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9"]
 PLACES = [f"place{number}" for number in range(64)]
 
 
@@ -64,7 +62,7 @@ def module_pairs():
     [
         pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
         for name in EXPERIMENTS
-        if name not in (*WITHOUT_DATA, *OTHER_DATA)
+        if name not in WITHOUT_DATA
     ],
 )
 def test_an_experiment_runs_from_its_data_to_its_page(name, workspace, tmp_path):
