@@ -4,15 +4,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice, product
 
 import numpy as np
-from main_table import base_run
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import quick_run
-from runner.table import Row, markdown_table, select
 from tqdm.auto import tqdm
 
 from cde_hf import ClusteredBatchSampler, FalseNegativeFilter
 from cde_hf.batching import surrogate_scores
+
+from .main_table import base_run
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import quick_run
+from .runner.table import Row, markdown_table, select
 
 
 CLUSTER_SIZES = (16, 64, 256, 1024)

@@ -5,22 +5,24 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from divergence import LEFT_OUT_DOMAINS
 from matplotlib.figure import Figure
-from runner.averaging import load_averaged_model
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.files import write_text
-from runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
-from runner.sets import EvaluationConfig
-from runner.sweep import WAYS, quick_evaluation, quick_run
-from runner.table import Row, markdown_table, select
-from runner.training import save_start, train_run
-from runner.workspace import NO_PROMPTS, Workspace
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
-from cde_hf import CardFacts, Evaluation, make_model_card, save_checkpoint
+from cde_hf import Evaluation, save_checkpoint
+from cde_hf.model_card import CardFacts, make_model_card
+
+from .divergence import LEFT_OUT_DOMAINS
+from .runner.averaging import load_averaged_model
+from .runner.config import RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.files import write_text
+from .runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
+from .runner.sets import EvaluationConfig
+from .runner.sweep import WAYS, quick_evaluation, quick_run
+from .runner.table import Row, markdown_table, select
+from .runner.training import save_start, train_run
+from .runner.workspace import NO_PROMPTS, Workspace
 
 
 OURS, START = "contextual-minilm", "all-MiniLM-L6-v2"

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
-from runner.config import DOCSTRINGS, RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.sets import EvaluationConfig
-from runner.sweep import sweep, untrained_rows
-from runner.table import Row
+
+from .runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
+from .runner.config import DOCSTRINGS, RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sets import EvaluationConfig
+from .runner.sweep import sweep, untrained_rows
+from .runner.table import Row
 
 
 NUM_QUERIES = 500  # of each library, or all that it has

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-import main_table
 from matplotlib.figure import Figure
-from runner.comparison import Check, check_table, context_table, gains, model_name
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.sets import EvaluationConfig
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, mean_and_spread, seed_means, select, show
+
+from . import main_table
+from .runner.comparison import Check, check_table, context_table, gains, model_name
+from .runner.config import RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sets import EvaluationConfig
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, mean_and_spread, seed_means, select, show
 
 
 FORUMS = tuple(

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import score_bm25, score_model
-from runner.sets import EvaluationConfig, cut_texts, load_sets
-from runner.sweep import quick_evaluation
-from runner.table import Row, markdown_table
 from scipy.stats import pearsonr, spearmanr
 from sklearn.feature_extraction.text import CountVectorizer
+
+from .runner.config import RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import score_bm25, score_model
+from .runner.sets import EvaluationConfig, cut_texts, load_sets
+from .runner.sweep import quick_evaluation
+from .runner.table import Row, markdown_table
 
 
 # Their documents are those of evaluation sets.

@@ -19,8 +19,8 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import ContextualIndex, RetrievalSet, contextualize, load_retrieval_set
+from cde_hf.retrieval import Ranking
 from cde_hf.retrieval.metrics import score_ranking
-from cde_hf.retrieval.search import Ranking
 
 
 SHARES = (0.1, 0.3, 0.5)

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, short_run, short_setting
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_means, select, show
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_means, select, show
 
 
 LAYERS = (1, 2, 3)

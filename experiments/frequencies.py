@@ -7,11 +7,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from main_table import EVALUATION, short_run, short_setting
-from runner.comparison import Check, check_table
-from runner.config import hash_of
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import (
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+
+from cde_hf import CDEEmbedder, sample_documents
+from cde_hf.modeling import count_token_frequencies
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.comparison import Check, check_table
+from .runner.config import hash_of
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import (
     FREQUENCY_FIELDS,
     FREQUENCY_SCALE,
     Scores,
@@ -21,14 +27,9 @@ from runner.scoring import (
     system_fingerprint,
     training_documents,
 )
-from runner.sets import EvaluationConfig
-from runner.sweep import quick_evaluation, score_rows, sweep
-from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
-from sentence_transformers import SentenceTransformer
-from tqdm.auto import tqdm
-
-from cde_hf import CDEEmbedder, sample_documents
-from cde_hf.modeling.corpus_context import count_token_frequencies
+from .runner.sets import EvaluationConfig
+from .runner.sweep import quick_evaluation, score_rows, sweep
+from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
 # What a text attends to beside itself, and by what its tokens are weighed.

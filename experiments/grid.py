@@ -3,13 +3,14 @@
 from itertools import product
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, seed_means, select, show
-from runner.training import read_training
 from scipy.stats import pearsonr
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, seed_means, select, show
+from .runner.training import read_training
 
 
 # Two lines through the sizes of T1, not a whole grid.

@@ -2,12 +2,12 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, base_run, short_run, short_setting
-from runner.comparison import Check, check_table
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_gains, seed_means, select
-from runner.training import read_training
+from .main_table import EVALUATION, base_run, short_run, short_setting
+from .runner.comparison import Check, check_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_gains, seed_means, select
+from .runner.training import read_training
 
 
 GROUPINGS = (("random", False), ("domain", False), ("domain", True), ("cluster", True))

@@ -5,14 +5,15 @@ import os
 import shutil
 from pathlib import Path
 
-import main_table
-from runner.comparison import Check, check_table
-from runner.experiment import Experiment, Page, Setting
-from runner.files import write_json
-from runner.scoring import score_model
-from runner.sweep import quick_evaluation, score_rows, sweep
-from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 from tqdm.auto import tqdm
+
+from . import main_table
+from .runner.comparison import Check, check_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.files import write_json
+from .runner.scoring import score_model
+from .runner.sweep import quick_evaluation, score_rows, sweep
+from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
 FACTORS = ("run", "seed", "architecture", "pooling", "batches")

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, base_run
-from runner.comparison import Check, check_table, context_table, gains, score_table
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import FREQUENCY_SCALE, LEXICAL_SIZE, score_bm25, score_model
-from runner.sweep import quick_evaluation, quick_run, score_rows
-from runner.table import Row
-from runner.training import save_start
-
 from cde_hf import CDEConfig
+
+from .main_table import EVALUATION, base_run
+from .runner.comparison import Check, check_table, context_table, gains, score_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import FREQUENCY_SCALE, LEXICAL_SIZE, score_bm25, score_model
+from .runner.sweep import quick_evaluation, quick_run, score_rows
+from .runner.table import Row
+from .runner.training import save_start
 
 
 PLAIN, POOLED, LEXICAL = (("minilm", pooling, "none") for pooling in ("mean", "frequency-pooled", "lexical"))

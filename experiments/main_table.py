@@ -2,13 +2,13 @@
 
 from itertools import product
 
-from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import FREQUENCY_SCALE
-from runner.sets import EvaluationConfig
-from runner.sweep import sweep, untrained_rows
-from runner.table import Row
+from .runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
+from .runner.config import RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import FREQUENCY_SCALE
+from .runner.sets import EvaluationConfig
+from .runner.sweep import sweep, untrained_rows
+from .runner.table import Row
 
 
 # Of many kinds. Left out: the documents of `nfcorpus_train` and `regulatory_obliqa_dev` are those of evaluation sets,

@@ -3,17 +3,18 @@
 import random
 from itertools import product
 
-import main_table
 import numpy as np
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import load_system
-from runner.sets import load_sets
-from runner.sweep import quick_evaluation, quick_run
-from runner.table import Row, markdown_table, select
-from runner.training import train_run
 from sklearn.decomposition import PCA
 from tqdm.auto import tqdm
+
+from . import main_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import load_system
+from .runner.sets import load_sets
+from .runner.sweep import quick_evaluation, quick_run
+from .runner.table import Row, markdown_table, select
+from .runner.training import train_run
 
 
 NUM_DOCUMENTS = 100

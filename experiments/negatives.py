@@ -2,12 +2,13 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_means, select, show
-from runner.training import read_training
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_means, select, show
+from .runner.training import read_training
 
 
 COUNTS = (0, 1, 4)

@@ -9,11 +9,7 @@ from collections.abc import Sequence
 from itertools import islice, product
 
 import numpy as np
-from batches import all_epochs
 from matplotlib.figure import Figure
-from runner.config import hash_of
-from runner.experiment import Experiment, Page, Setting
-from runner.table import Row, markdown_table, select
 from tqdm.auto import tqdm
 
 from cde_hf import (
@@ -26,6 +22,11 @@ from cde_hf import (
     model_path,
     prepare_batch_plan,
 )
+
+from .batches import all_epochs
+from .runner.config import hash_of
+from .runner.experiment import Experiment, Page, Setting
+from .runner.table import Row, markdown_table, select
 
 
 RANKS = (1, 2, 5, 10, 20, 50)

@@ -16,8 +16,8 @@ from cde_hf import (
     load_pairs,
     model_path,
     prepare_batch_plan,
-    save_biencoder,
 )
+from cde_hf.hub import save_biencoder
 
 from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
 from .mining import mine_negatives

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from joint_as_prefix import as_prefix
-from runner.scoring import load_system
-from runner.training import train_run
+
+from experiments.joint_as_prefix import as_prefix
+from experiments.runner.scoring import load_system
+from experiments.runner.training import train_run
 
 
 @pytest.mark.parametrize("layers", [1, 2])

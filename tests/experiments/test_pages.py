@@ -3,23 +3,26 @@
 from itertools import product
 from pathlib import Path
 
-import best
-import compare
-import contexts
-import frequencies
-import grid
-import groupings
-import joint_as_prefix
-import lexical
-import main_table
-import margins
-import negatives
-import paper
 import pytest
 import yaml
-from runner.experiment import Experiment, Page, Setting, write_page, write_results, write_summary
-from runner.table import mean_and_spread, read_table, seed_means, show, write_table
-from runner.workspace import Workspace
+
+from experiments import (
+    best,
+    compare,
+    contexts,
+    frequencies,
+    grid,
+    groupings,
+    joint_as_prefix,
+    lexical,
+    main_table,
+    margins,
+    negatives,
+)
+from experiments.__main__ import EXPERIMENTS, make_parser
+from experiments.runner.experiment import Experiment, Page, Setting, write_page, write_results, write_summary
+from experiments.runner.table import mean_and_spread, read_table, seed_means, show, write_table
+from experiments.runner.workspace import Workspace
 
 
 def make_rows(score):
@@ -271,8 +274,8 @@ def test_the_comparison_follows_the_recipe(tmp_path):
 
 
 def test_the_help_lists_all_experiments_with_their_claims():
-    text = paper.make_parser().format_help()
-    for experiment in paper.EXPERIMENTS.values():
+    text = make_parser().format_help()
+    for experiment in EXPERIMENTS.values():
         assert experiment.name in text and experiment.claim in text
 
 
@@ -283,7 +286,7 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 def test_a_page_in_the_documentation_is_what_its_table_gives(name, tmp_path):
     for path in (RESULTS / f"{name}.csv", RESULTS / f"{name}.md"):
         (tmp_path / path.name).write_text(path.read_text())
-    experiment = paper.EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name]
     data = " --data DATA" if experiment.needs == "data" else ""
-    write_page(experiment, tmp_path, f"python experiments/paper.py {name}{data}")
+    write_page(experiment, tmp_path, f"python -m experiments {name}{data}")
     assert (tmp_path / f"{name}.md").read_text() == (RESULTS / f"{name}.md").read_text()

@@ -3,15 +3,14 @@
 import gzip
 import json
 
-import contexts
-import main_table
 import pytest
-from paper import EXPERIMENTS
-from runner.experiment import Setting, write_page, write_results
-from runner.table import read_table
-from runner.workspace import Workspace
 
-from cde_hf import RetrievalSet, save_retrieval_set
+from cde_hf.data import RetrievalSet, save_retrieval_set
+from experiments import contexts, main_table
+from experiments.__main__ import EXPERIMENTS
+from experiments.runner.experiment import Setting, write_page, write_results
+from experiments.runner.table import read_table
+from experiments.runner.workspace import Workspace
 
 
 # The models of one experiment are often those of another, so all share a folder of runs and stay on one process.
@@ -69,5 +68,5 @@ def test_an_experiment_runs_from_its_data_to_its_page(name, workspace, tmp_path)
     experiment = EXPERIMENTS[name]
     write_results(experiment, Setting(workspace, num_seeds=1, is_quick=True), tmp_path)
     assert read_table(tmp_path / f"{name}.csv")
-    page = write_page(experiment, tmp_path, f"python experiments/paper.py {name}")
+    page = write_page(experiment, tmp_path, f"python -m experiments {name}")
     assert page.finding in (tmp_path / f"{name}.md").read_text()

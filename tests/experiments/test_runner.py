@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from runner import scoring
-from runner.averaging import load_averaged_model
-from runner.config import RunConfig, meaning_of
-from runner.experiment import Setting
-from runner.scoring import score_model
-from runner.sets import EvaluationConfig, load_sets
-from runner.sweep import sweep
-from runner.training import is_trained, load_model, read_training, train_run
-from runner.workspace import Workspace
 from safetensors.torch import load_file
 
 from cde_hf import ContextualContrastiveTrainer
+from experiments.runner import scoring
+from experiments.runner.averaging import load_averaged_model
+from experiments.runner.config import RunConfig, meaning_of
+from experiments.runner.experiment import Setting
+from experiments.runner.scoring import score_model
+from experiments.runner.sets import EvaluationConfig, load_sets
+from experiments.runner.sweep import sweep
+from experiments.runner.training import is_trained, load_model, read_training, train_run
+from experiments.runner.workspace import Workspace
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_context_is_scored_once(workspace, config, evaluation, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(workspace, config, count_steps, monkeypatch, tmp_path):
     steps, failing = count_steps
-    monkeypatch.setattr("runner.training._STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr("experiments.runner.training._STEPS_BETWEEN_CHECKPOINTS", 2)
     config = replace(config, steps=4)
     whole = train_run(Workspace(tmp_path / "other_runs", workspace.data), config)
     steps.clear()
