@@ -27,6 +27,7 @@ from . import (
     compare,
     contexts,
     divergence,
+    drift,
     first_stage,
     frequencies,
     grid,
@@ -69,6 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         negatives.EXPERIMENT,
         margins.EXPERIMENT,
         joint_as_prefix.EXPERIMENT,
+        drift.EXPERIMENT,
     )
 }
 

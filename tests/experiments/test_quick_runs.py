@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cde_hf.data import RetrievalSet, save_retrieval_set
-from experiments import contexts, main_table
+from experiments import contexts, drift, main_table
 from experiments.__main__ import EXPERIMENTS
 from experiments.runner.experiment import Setting, write_page, write_results
 from experiments.runner.table import read_table
@@ -28,7 +28,7 @@ def workspace(tmp_path_factory, module_pairs):
     folder = tmp_path_factory.mktemp("quick")
     for domain in (*main_table.DOMAINS[:2], "intents"):
         module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
-    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3]}:
+    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2]}:
         corpus = {place: f"The road to {place} begins at the {name} gate." for place in PLACES}
         queries = {place: f"How do I get to {place}?" for place in PLACES}
         qrels = {place: {place: 1} for place in PLACES}
