@@ -56,20 +56,19 @@ def report_kinds(rows: list[Row]) -> Page:
             name = f"{', '.join(model[:2])}: own above {other}"
             checks.append(Check(name, gains(rows, model, model, contexts=(other, "own"))))
     best = [check for check in checks if check.expectation.startswith("prefix, frequency-pooled")]
-    finding = (
-        "Points of NDCG@10 that the own context is worth in prefix attention with frequency pooling: "
-        + ", ".join(f"{check} over {check.expectation.rpartition(' ')[2]}" for check in best)
+    finding = "In prefix attention with frequency pooling, the own context improves NDCG@10 by " + ", ".join(
+        f"{check} over {check.expectation.rpartition(' ')[2]}" for check in best
     )
     text = f"""## Setting
 
-T1's models from contextual batches, on T1's sets. *foreign*: the next set's documents; *random*: those of all other
-sets; *training*: those of the training pairs; ± is the standard deviation over seeds.
+T1's models from contextual batches, on T1's sets. *foreign*: documents of the next set. *random*: documents of all
+other sets. *training*: documents of the training pairs. ± is the standard deviation over seeds.
 
 {context_table(rows)}
 {check_table(checks)}
 ## Against the paper
 
-There, random documents cost 1.2 points on the mean over all tasks and 2.2 on retrieval."""
+In the paper, random documents cost 1.2 points on the mean over all tasks and 2.2 points on retrieval."""
     return Page(f"{finding}.", text)
 
 
@@ -100,18 +99,18 @@ def report_matrix(rows: list[Row]) -> Page:
             foreign = [row["ndcg@10"] for row in part if row["set"] != row["context"]]
             seeds.append(fmean(is_own) - fmean(foreign))
         mean, spread = mean_and_spread(seeds)
-        gain = f"{mean:+.1f} ± {spread:.1f} over the mean of the other sets' contexts"
+        gain = f"{mean:+.1f} ± {spread:.1f} above the mean of the other forums' contexts"
         findings.append(f"{name}: own best on {num_best} of {len(sets)}, {gain}")
         figures[name.replace(",", "").replace(" ", "_")] = _heat_map(matrix, labels)
     text = f"""## Setting
 
-T1's models in prefix attention on six forums that were not trained on, 300 documents and 200 queries each. The line is
-the set, the column the context. Means over seeds.
+T1's models in prefix attention, on six forums that are not in the training data, 300 documents and 200 queries each.
+Lines are sets, columns are contexts. Means over seeds.
 
 {chr(10).join(parts)}
 ## Against the paper
 
-There, the context of the own forum is usually the best, within a point of NDCG@10, with some exceptions."""
+In the paper, the forum's own context is usually the best, by less than a point of NDCG@10, with some exceptions."""
     return Page("; ".join(findings) + ".", text, figures)
 
 
@@ -137,20 +136,21 @@ def report_sizes(rows: list[Row]) -> Page:
         means = [fmean(values) for values in seeds]
         axes.plot(range(len(sizes)), means, marker="o", label=name)
         lines.append([name, *(show(values) for values in seeds)])
-        findings.append(f"{name}: {means[0]:.1f} without and {means[-1]:.1f} with {sizes[-1]}")
+        findings.append(f"{name}: {means[0]:.1f} without and {means[-1]:.1f} with {sizes[-1]} documents")
     axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
     axes.set_xlabel("context documents")
     axes.set_ylabel("NDCG@10, mean over sets")
     axes.legend(fontsize=7)
     text = f"""## Setting
 
-T1's models from contextual batches on T1's sets, with more and more documents of the set itself; the rest of the
-context is the null embedding. ± is the standard deviation over seeds.
+T1's models from contextual batches on T1's sets, with a growing number of the set's own documents. The null embedding
+fills the rest of the context. ± is the standard deviation over seeds.
 
 {markdown_table(["model", *(str(size) for size in sizes)], lines)}
 ## Against the paper
 
-There, a model works with a context that is partly filled, reasonably with none, and best with a full one."""
+In the paper, a model works with a partly filled context, works reasonably without one, and works best with a full
+one."""
     return Page("; ".join(findings) + ".", text, {"sizes": figure})
 
 
@@ -175,7 +175,7 @@ def _heat_map(matrix: Sequence[Sequence[float]], labels: Sequence[str]) -> Figur
 KINDS = Experiment(
     name="T3",
     title="Own, foreign, random and no context",
-    claim="The content of the context matters: random documents in its place cost points.",
+    claim="The content of the context matters: replacing it with random documents lowers NDCG@10.",
     minutes=20,
     run=run_kinds,
     report=report_kinds,
@@ -183,7 +183,7 @@ KINDS = Experiment(
 MATRIX = Experiment(
     name="F6",
     title="Forums in each other's context",
-    claim="The context of the own forum is usually the best.",
+    claim="A forum's own context is usually the best.",
     minutes=10,
     run=run_matrix,
     report=report_matrix,
@@ -191,7 +191,7 @@ MATRIX = Experiment(
 CURVE = Experiment(
     name="F14",
     title="The number of context documents",
-    claim="The model works with a context that is partly filled or empty, and best with a full one.",
+    claim="The model works with a partly filled or empty context, and best with a full one.",
     minutes=15,
     run=run_sizes,
     report=report_sizes,

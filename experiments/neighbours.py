@@ -137,7 +137,7 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 10,000 pairs of utterances of the same intent, 227 intents of banking and of an assistant. A document of the query's
-intent is a right answer. Ranks are of 1,000 queries; batches are {NUM_BATCHES} of {BATCH_SIZE} pairs, from clusters of
+intent is a right answer. Ranks are over 1,000 queries. Batches: {NUM_BATCHES} of {BATCH_SIZE} pairs, from clusters of
 {BATCH_SIZE}.
 
 ## Right answers among the nearest documents of other pairs
@@ -146,13 +146,12 @@ intent is a right answer. Ranks are of 1,000 queries; batches are {NUM_BATCHES} 
 ## Right answers among the negatives of a batch, and the filter
 
 {_filter_table(batches)}
-*found*: share of the right answers that the filter leaves out. *lost*: share of the other negatives that it leaves out
-with them.
+*found*: share of the right answers that the filter removes. *lost*: share of the other negatives that it removes too.
 
 ## Against the paper
 
-Neighbours are right answers so often that hard batches need a filter. How well it works depends on the surrogate and
-on the margin: below zero it finds more right answers and loses more true negatives."""
+Neighbours are often right answers, so hard batches need a filter. How well it works depends on the surrogate and on
+the margin: below zero it finds more right answers and loses more true negatives."""
     return Page(finding, text, {"neighbours": figure})
 
 
@@ -174,7 +173,7 @@ def _filter_table(rows: Sequence[Row]) -> str:
 EXPERIMENT = Experiment(
     name="P2",
     title="Right answers among the nearest neighbours",
-    claim="The nearest neighbours of a query are often valid answers, so that hard batches need a filter.",
+    claim="The nearest neighbours of a query are often right answers, so hard batches need a filter.",
     minutes=5,
     run=run,
     report=report,

@@ -1,5 +1,6 @@
 """Tables come back as they were written, and pages are made from them alone."""
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def test_the_matrix_counts_where_the_own_context_is_best():
 def test_the_curve_has_a_point_for_each_number_of_documents():
     rows = context_rows(["none"], lambda *_: 40.0, size=0) + context_rows(["own"], lambda *_: 42.0, size=64)
     page = contexts.CURVE.report(rows)
-    assert "40.5 without and 42.5 with 64" in page.finding
+    assert "40.5 without and 42.5 with 64 documents" in page.finding
     assert len(page.figures["sizes"].axes[0].lines[0].get_xdata()) == 2
 
 
@@ -135,7 +136,7 @@ def test_the_page_on_mined_negatives_says_what_most_of_them_are_worth():
         for row in context_rows(["none"], lambda *_, count=count: 40.0 - count)
     ]
     page = negatives.report(rows)
-    assert "0: 40.5 ± 0.7, 1: 39.5 ± 0.7" in page.finding and "4 are worth -4.0 ± 0.0 over 0" in page.finding
+    assert "0: 40.5 ± 0.7, 1: 39.5 ± 0.7" in page.finding and "4 improve it by -4.0 ± 0.0 over 0" in page.finding
     assert "| 4 | 36.5 | 36.5 | 36.5 ± 0.7 | 10% |" in page.text
 
 
@@ -192,11 +193,10 @@ def test_the_page_on_frequencies_tells_them_from_vectors():
         for seed in (0, 1)
     ]
     page = frequencies.report(rows)
-    assert (
-        "its vectors are worth +2.0 ± 0.0" in page.finding and "its frequencies are worth +1.0 ± 0.0" in page.finding
-    )
+    assert "Own vectors change NDCG@10 by +2.0 ± 0.0" in page.finding
+    assert "frequencies change it by +1.0 ± 0.0" in page.finding
     assert "| of training documents | 42.0 ± 0.0 | 43.0 ± 0.0 | 44.0 ± 0.0 |" in page.text
-    assert "| own vectors above none | +5.0 ± 0.0 | yes |" in page.text
+    assert "| own vectors above no vectors | +5.0 ± 0.0 | yes |" in page.text
 
 
 def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
@@ -290,3 +290,9 @@ def test_a_page_in_the_documentation_is_what_its_table_gives(name, tmp_path):
     data = " --data DATA" if experiment.needs == "data" else ""
     write_page(experiment, tmp_path, f"python -m experiments {name}{data}")
     assert (tmp_path / f"{name}.md").read_text() == (RESULTS / f"{name}.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.md")), ids=lambda path: str(path.relative_to(RESULTS)))
+def test_the_links_of_a_page_lead_somewhere(path):
+    links = re.findall(r"\]\(([^)#]+)", path.read_text())
+    assert [link for link in links if not link.startswith("http") and not (path.parent / link).exists()] == []

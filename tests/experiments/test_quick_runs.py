@@ -16,9 +16,8 @@ from experiments.runner.workspace import Workspace
 # The models of one experiment are often those of another, so all share a folder of runs and stay on one process.
 pytestmark = pytest.mark.xdist_group("quick_runs")
 
-WITHOUT_DATA = [name for name, experiment in EXPERIMENTS.items() if experiment.needs == "docstrings"]
-# The others train or score more models.
-FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9"]
+# The others train or score more models, or read the docstrings of all installed libraries.
+FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9", "drift", "frequency-pooling"]
 PLACES = [f"place{number}" for number in range(64)]
 
 
@@ -58,11 +57,7 @@ def module_pairs():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
-        for name in EXPERIMENTS
-        if name not in WITHOUT_DATA
-    ],
+    [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in EXPERIMENTS],
 )
 def test_an_experiment_runs_from_its_data_to_its_page(name, workspace, tmp_path):
     experiment = EXPERIMENTS[name]
