@@ -14,7 +14,7 @@ from cde_hf.model_card import CardFacts, make_model_card
 
 from .divergence import LEFT_OUT_DOMAINS
 from .runner.averaging import load_averaged_model
-from .runner.config import RunConfig
+from .runner.config import NEW_LAYERS, RunConfig
 from .runner.experiment import Experiment, Page, Setting
 from .runner.files import write_text
 from .runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
@@ -93,7 +93,7 @@ def make_card(folder: Path, config: RunConfig, evaluation: Evaluation) -> str:
         "domains": ", ".join(config.domains),
         "pairs of a domain": f"at most {config.pairs_per_domain}",
         "batches": f"{config.steps} of {config.batch_size} pairs, from clusters of TF-IDF vectors, filtered",
-        "learning rate": f"{config.learning_rate}, of new layers {config.new_layers_learning_rate}",
+        "learning rate": f"{config.learning_rate}, of new layers {dict(config.learning_rate_mapping)[NEW_LAYERS]}",
         "tokens read of a text in training": config.max_length,
         "weights": f"{SHARE:g} of the trained ones, {1 - SHARE:g} of the encoder at the start",
     }

@@ -30,7 +30,7 @@ _NAMES = {
     "max_length": "max_length",
     "max_steps": "steps",
     "learning_rate": "learning_rate",
-    "new_layers_learning_rate": "new_layers_learning_rate",
+    "learning_rate_mapping": "learning_rate_mapping",
     "warmup_steps": "warmup_steps",
 }
 _FIXED = {
@@ -59,6 +59,7 @@ def read_recipe(path: Path = RECIPE) -> RunConfig:
     missing = sorted({*_NAMES, *_FIXED} - set(recipe))
     if missing:
         raise ValueError(f"The recipe `{path.name}` leaves {', '.join(missing)} to a default. Write it down there.")
+    recipe["learning_rate_mapping"] = tuple(recipe["learning_rate_mapping"].items())
     return RunConfig(**{ours: recipe[theirs] for theirs, ours in _NAMES.items()}, domains=DOCSTRINGS)
 
 

@@ -16,6 +16,7 @@ Architecture = Literal["biencoder", "soft_prompt", "joint", "prefix"]
 
 DOCSTRINGS = ("docstrings",)
 NUM_SOFT_PROMPTS = 8
+NEW_LAYERS = r"stage_model\.(?!backbone)"  # names of the parameters outside of the backbones
 
 # The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
 # scores a run: a new evaluation must not train anything again.
@@ -83,8 +84,9 @@ class RunConfig:
             Tokens to read of a text.
         learning_rate (`float`, *optional*, defaults to `5e-5`):
             Peak of the learning rate.
-        new_layers_learning_rate (`float`, *optional*, defaults to `5e-4`):
-            That of the parameters outside of the backbones.
+        learning_rate_mapping (`tuple[tuple[str, float], ...]`, *optional*):
+            Patterns of parameter names and the learning rates of these parameters. Defaults to `5e-4` for all layers
+            but the backbones. A biencoder has no such layers and ignores it.
         warmup_steps (`int`, *optional*, defaults to `10`):
             Steps of warm-up.
     """
@@ -112,7 +114,7 @@ class RunConfig:
     steps: int = 120
     max_length: int = 48
     learning_rate: float = 5e-5
-    new_layers_learning_rate: float = 5e-4
+    learning_rate_mapping: tuple[tuple[str, float], ...] = ((NEW_LAYERS, 5e-4),)
     warmup_steps: int = 10
 
     def __post_init__(self):

@@ -106,7 +106,7 @@ def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
         context_max_length=config.context_max_length,
         disable_dropout=True,
         learning_rate=config.learning_rate,
-        new_layers_learning_rate=None if config.architecture == "biencoder" else config.new_layers_learning_rate,
+        learning_rate_mapping=None if config.architecture == "biencoder" else dict(config.learning_rate_mapping),
         warmup_steps=config.warmup_steps,
         batch_grouping=config.batches,
         cluster_order=config.cluster_order,
