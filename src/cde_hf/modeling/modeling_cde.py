@@ -169,7 +169,7 @@ class CDEModel(PreTrainedModel):
         """
         if config_fields.get("has_first_stage") is False:
             raise ValueError("A model to be trained needs its first stage: leave `has_first_stage` out.")
-        folder, subfolder = _find_encoder_folder(name_or_path)
+        folder, subfolder = find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
         if first_stage_layers is not None:
@@ -401,7 +401,7 @@ class CDEModel(PreTrainedModel):
         return count_token_frequencies(input_ids, attention_mask, self.config.vocab_size)
 
 
-def _find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
+def find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
     """
     Where the encoder of a model lies, be it a plain one or a sentence-transformers model.
 
@@ -442,4 +442,4 @@ def _warn_unless_mean(name: str, subfolder: str) -> None:
         )
 
 
-__all__ = ["CDEModel", "CDEOutput"]
+__all__ = ["CDEModel", "CDEOutput", "find_encoder_folder"]

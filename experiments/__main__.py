@@ -1,9 +1,9 @@
 """
 The experiments of the paper on real data, each one command.
 
-    python experiments/paper.py T1 --data DATA
-    python experiments/paper.py T1 --data DATA --quick
-    python experiments/paper.py T1 --report
+    python -m experiments T1 --data DATA
+    python -m experiments T1 --data DATA --quick
+    python -m experiments T1 --report
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
 of BEIR). Runs are kept in `runs/experiments` by the hash of everything they depend on: started again, an experiment
@@ -21,28 +21,28 @@ from pathlib import Path
 # Before torch is imported. Some virtual machines report AMX but do not run it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-import batches
-import best
-import compare
-import contexts
-import divergence
-import dropout
-import first_stage
-import frequencies
-import grid
-import groupings
-import intents
-import joint_as_prefix
-import lexical
-import main_table
-import margins
-import movement
-import negatives
-import neighbours
-import pooling
-import spread
-from runner.experiment import Experiment, Setting, write_page, write_results, write_summary
-from runner.workspace import Workspace
+from . import (
+    batches,
+    best,
+    compare,
+    contexts,
+    divergence,
+    drift,
+    first_stage,
+    frequencies,
+    frequency_pooling,
+    grid,
+    groupings,
+    joint_as_prefix,
+    lexical,
+    main_table,
+    margins,
+    movement,
+    negatives,
+    neighbours,
+)
+from .runner.experiment import Experiment, Setting, write_page, write_results, write_summary
+from .runner.workspace import Workspace
 
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -56,16 +56,14 @@ EXPERIMENTS: dict[str, Experiment] = {
         best.EXPERIMENT,
         contexts.KINDS,
         contexts.MATRIX,
-        contexts.LIBRARY_MATRIX,
         contexts.CURVE,
         frequencies.EXPERIMENT,
-        pooling.EXPERIMENT,
+        frequency_pooling.EXPERIMENT,
         lexical.EXPERIMENT,
         batches.SIZES,
         groupings.EXPERIMENT,
         grid.EXPERIMENT,
         batches.PACKING,
-        batches.CLUSTERINGS,
         first_stage.LAYERS_EXPERIMENT,
         first_stage.TOKENS_EXPERIMENT,
         movement.EXPERIMENT,
@@ -73,10 +71,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         neighbours.EXPERIMENT,
         negatives.EXPERIMENT,
         margins.EXPERIMENT,
-        dropout.EXPERIMENT,
-        spread.EXPERIMENT,
         joint_as_prefix.EXPERIMENT,
-        intents.EXPERIMENT,
+        drift.EXPERIMENT,
     )
 }
 
@@ -88,6 +84,7 @@ def make_parser() -> argparse.ArgumentParser:
         for each in EXPERIMENTS.values()
     )
     parser = argparse.ArgumentParser(
+        prog="python -m experiments",
         description=__doc__,
         epilog=f"experiments, with an estimate of their time on two cores that do nothing else:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -115,7 +112,7 @@ def main() -> None:
         if not args.report:
             write_results(experiment, setting, args.results)
         data = " --data DATA" if experiment.needs == "data" else ""
-        write_page(experiment, args.results, f"python experiments/paper.py {name}{data}")
+        write_page(experiment, args.results, f"python -m experiments {name}{data}")
     write_summary(list(EXPERIMENTS.values()), args.results)
     sys.stdout.write(f"Results are in {args.results}.\n")
 
