@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from transformers import AutoModel, NomicBertConfig
 
-from cde_hf import CDEConfig, CDEModel, GradientCache, filtered_info_nce
+from cde_hf import CDEConfig, CDEModel, filtered_info_nce
+from cde_hf.trainer import GradientCache
 from cde_hf.trainer.encoders import Encoder
 from cde_hf.trainer.mini_batches import MiniBatchSize, Texts
 from cde_hf.trainer.steps import ContextInputs, StepInputs, embed_plainly

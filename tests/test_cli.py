@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_retrieval_set
+from cde_hf import CDEModel, RetrievalSet, save_checkpoint
 from cde_hf.cli import build_parser, main
+from cde_hf.data import save_retrieval_set
 
 
 def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
@@ -72,6 +73,28 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_value_that_the_package_refuses_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["prepare", str(tmp_path / "pairs.jsonl"), str(tmp_path / "plan"), "--columns", "ask"])
+    assert capsys.readouterr().err == "cde-hf: `--columns` takes pairs such as query=question, got `ask`.\n"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_verbose_shows_the_traceback_before_the_command_and_after_it(place, tmp_path):
+    arguments = ["convert", str(tmp_path / "absent"), str(tmp_path / "out")]
+    with pytest.raises(OSError, match="absent"):
+        main([*arguments[:place], "--verbose", *arguments[place:]])
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(tmp_path, monkeypatch):
+    def fail(path):
+        np.zeros(2).reshape(3)  # a `ValueError` that nobody raised on purpose
+
+    monkeypatch.setattr("cde_hf.batching.BatchPlan.load", fail)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        main(["inspect", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     "command",
     ["convert", "prepare", "inspect", "evaluate", "contextualize", "encode", "index", "search", "export-onnx", "push"],
@@ -99,12 +122,6 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
     main(["inspect", plan])
     assert "60 pairs" in capsys.readouterr().out
     assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()
-
-
-def test_the_graph_backend_is_an_option(pairs_file, tmp_path, capsys):
-    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
-    main(["prepare", str(pairs_file), str(tmp_path / "plan"), *options, "--backend", "graph"])
-    assert "3 clusters" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, EncodedCorpus, save_checkpoint
+from cde_hf import CDEModel, save_checkpoint
 from cde_hf.cli import main
+from cde_hf.retrieval import EncodedCorpus
 
 
 @pytest.fixture

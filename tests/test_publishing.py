@@ -20,18 +20,9 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import (
-    CardFacts,
-    CDEConfig,
-    CDEModel,
-    Evaluation,
-    contextualize,
-    make_model_card,
-    push_to_hub,
-    save_checkpoint,
-    save_with_context,
-)
+from cde_hf import CDEConfig, CDEModel, Evaluation, contextualize, push_to_hub, save_checkpoint, save_with_context
 from cde_hf.cli import main
+from cde_hf.model_card import CardFacts, make_model_card
 
 
 TOKEN = "hf_" + "abcdefghij" * 3

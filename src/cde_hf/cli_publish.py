@@ -10,7 +10,7 @@ from .cli_common import add_trust_argument, load_model, say
 def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from . import export_onnx as export
-    from . import load_documents
+    from .retrieval import load_documents
 
     model = load_model(args.model, args)
     if args.context is not None:
@@ -21,7 +21,8 @@ def export_onnx(args: argparse.Namespace) -> None:
 
 def push(args: argparse.Namespace) -> None:
     """Publishes a checkpoint on the Hub."""
-    from . import CardFacts, Evaluation, push_to_hub
+    from . import Evaluation, push_to_hub
+    from .model_card import CardFacts
 
     evaluation, settings = None, {}
     if args.scores is not None:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cde_hf import ContextBlock, CorpusContext
+from cde_hf import CorpusContext
+from cde_hf.modeling import ContextBlock
 
 
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
