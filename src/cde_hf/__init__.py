@@ -1,12 +1,10 @@
 """cde-hf: contextual document embeddings for Hugging Face, text embeddings that know the corpus they are used on."""
 
-from importlib import import_module
-from typing import Any
+from .lazy import lazy_names
 
 
 __version__ = "0.1.0.dev0"
 
-# Every public name under the module that defines it. Each is imported on first use, because torch takes seconds.
 _PUBLIC_NAMES = {
     "batching": [
         "BatchPlan",
@@ -39,16 +37,4 @@ _PUBLIC_NAMES = {
     ],
     "trainer": ["ContextualContrastiveTrainer", "ContextualTrainingArguments", "filtered_info_nce", "run_training"],
 }
-_MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
-
-__all__ = sorted(_MODULE_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
-    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+__getattr__, __dir__, __all__ = lazy_names(__name__, _PUBLIC_NAMES)
