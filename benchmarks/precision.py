@@ -15,7 +15,7 @@ from models import STAGES, build_models
 from timing import add_timing_arguments, best_times, write_header, write_row
 from torch import nn
 
-from cde_hf import ContextBlock
+from cde_hf.modeling import ContextBlock
 
 
 def make_form(stage: nn.Module, form: str) -> nn.Module:

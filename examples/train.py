@@ -10,7 +10,8 @@ Trains a contextual embedding model, or a biencoder, on pairs of query and docum
 The same as `cde-hf train`.
 """
 
-from cde_hf import relaunch_on_cpus, run_training
+from cde_hf import run_training
+from cde_hf.launching import relaunch_on_cpus
 
 
 if __name__ == "__main__":

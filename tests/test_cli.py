@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, KMeansSettings, RetrievalSet, save_checkpoint, save_retrieval_set
+from cde_hf import CDEModel, RetrievalSet, save_checkpoint
+from cde_hf.batching import KMeansSettings
 from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
 from cde_hf.cli import build_parser, main
+from cde_hf.data import save_retrieval_set
 
 
 def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
@@ -84,6 +86,28 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert stopped.value.code == 1
     assert "absent" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_value_that_the_package_refuses_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["prepare", str(tmp_path / "pairs.jsonl"), str(tmp_path / "plan"), "--columns", "ask"])
+    assert capsys.readouterr().err == "cde-hf: `--columns` takes pairs such as query=question, got `ask`.\n"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_verbose_shows_the_traceback_before_the_command_and_after_it(place, tmp_path):
+    arguments = ["convert", str(tmp_path / "absent"), str(tmp_path / "out")]
+    with pytest.raises(OSError, match="absent"):
+        main([*arguments[:place], "--verbose", *arguments[place:]])
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(tmp_path, monkeypatch):
+    def fail(path):
+        np.zeros(2).reshape(3)  # a `ValueError` that nobody raised on purpose
+
+    monkeypatch.setattr("cde_hf.batching.BatchPlan.load", fail)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        main(["inspect", str(tmp_path)])
 
 
 @pytest.mark.parametrize(

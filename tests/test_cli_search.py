@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, ContextualIndex, EncodedCorpus, save_checkpoint
+from cde_hf import CDEModel, ContextualIndex, save_checkpoint
 from cde_hf.cli import main
-from cde_hf.retrieval import index_folder
+from cde_hf.retrieval import EncodedCorpus, index_folder
 
 
 @pytest.fixture

@@ -66,15 +66,6 @@ def test_a_wrong_arrow_is_found(monkeypatch, tmp_path):
     assert list(violations(path)) == ["cde_hf.modeling.CDEModel", "cde_hf.batching.plan"]
 
 
-def test_the_command_line_sees_public_names_only():
-    paths = list(PACKAGE.glob("cli*.py"))
-    assert len(paths) > 1
-    for path in paths:
-        for name in imported_names(path):
-            if name.startswith("cde_hf.") and not name.startswith("cde_hf.cli_") and name not in EVALUATION_NAMES:
-                assert name.split(".")[1] in {*cde_hf.__all__, "__version__"}, name
-
-
 def test_shipped_files_are_flat_and_import_one_name_at_a_time():
     # What transformers copies into a checkpoint it finds by a regular expression that knows `from .name import X`
     # alone.

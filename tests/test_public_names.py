@@ -1,6 +1,8 @@
 """The names that users import. A change here is a change of the interface."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,69 +16,60 @@ PUBLIC_NAMES = [
     "CDEConfig",
     "CDEEmbedder",
     "CDEModel",
-    "CDEOutput",
-    "CardFacts",
     "ClusteredBatchSampler",
-    "ContextBlock",
     "ContextualContrastiveTrainer",
-    "ContextualTrainingArguments",
     "ContextualIndex",
+    "ContextualTrainingArguments",
     "CorpusContext",
-    "Drift",
-    "EncodedCorpus",
     "Evaluation",
     "FalseNegativeFilter",
     "FrequencyPoolingEmbedder",
-    "GradientCache",
-    "KMeansSettings",
-    "PairSource",
     "Prompts",
     "QdrantIndex",
     "RetrievalSet",
-    "SearchHit",
     "SentenceTransformerEmbedder",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
-    "VectorOrigin",
-    "batch_statistics",
-    "check_pairs",
-    "cluster_pairs",
     "context_report",
     "contextualize",
-    "docstring_pairs",
     "docstring_split",
     "encode_corpus",
     "evaluate",
-    "filtered_info_nce",
     "export_onnx",
-    "find_last_checkpoint",
-    "format_statistics",
+    "filtered_info_nce",
     "load_corpus",
-    "load_documents",
     "load_pairs",
     "load_retrieval_set",
-    "load_sources",
-    "make_model_card",
     "make_model_meta",
     "model_path",
     "prepare_batch_plan",
-    "relaunch_on_cpus",
     "push_to_hub",
-    "retrieval_set_from_pairs",
     "run_training",
     "sample_documents",
-    "save_biencoder",
     "save_checkpoint",
-    "save_retrieval_set",
     "save_with_context",
     "sentence_transformers_batch_sampler",
-    "vector_origin",
-    "write_inspection_page",
 ]
 
 
 def test_the_public_names_are_these():
     assert sorted(cde_hf.__all__) == sorted(PUBLIC_NAMES)
+
+
+def test_dir_lists_the_public_names():
+    assert set(PUBLIC_NAMES) <= set(dir(cde_hf))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute `CDEModl`"):
+        _ = cde_hf.CDEModl
+
+
+@pytest.mark.parametrize("module", ["cde_hf", "cde_hf.cli"])
+def test_importing_the_package_imports_none_of_the_heavy_ones(module):
+    code = f"import sys, {module}; print({{'torch', 'transformers', 'datasets', 'numpy'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)

@@ -26,20 +26,19 @@ from transformers import AutoTokenizer
 
 import cde_hf
 from cde_hf import (
-    CardFacts,
     CDEConfig,
     CDEModel,
     ContextualTrainingArguments,
     Evaluation,
     contextualize,
     export_onnx,
-    make_model_card,
     push_to_hub,
-    save_biencoder,
     save_checkpoint,
     save_with_context,
 )
 from cde_hf.cli import main
+from cde_hf.hub import save_biencoder
+from cde_hf.model_card import CardFacts, make_model_card
 
 
 TOKEN = "hf_" + "abcdefghij" * 3

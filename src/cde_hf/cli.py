@@ -2,36 +2,27 @@
 
 import argparse
 import logging
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import AutoTokenizer
-
-from . import (
-    BatchPlan,
-    CDEModel,
-    KMeansSettings,
-    PairSource,
-    Prompts,
-    SentenceTransformerSurrogate,
-    TfidfSurrogate,
-    __version__,
-    docstring_split,
-    format_statistics,
-    load_sources,
-    model_path,
-    prepare_batch_plan,
-    relaunch_on_cpus,
-    save_checkpoint,
-    write_inspection_page,
-)
+from . import __version__
 from .cli_common import MODEL_HELP, add_trust_argument, load_model, say
 from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
 
 
+if TYPE_CHECKING:
+    from . import SentenceTransformerSurrogate, TfidfSurrogate
+
+
 def convert(args: argparse.Namespace) -> None:
     """Writes a released checkpoint in the layout of this package."""
+    from transformers import AutoTokenizer
+
+    from . import CDEModel, Prompts, save_checkpoint
+
     model = CDEModel.from_pretrained(args.source)
     tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
@@ -45,6 +36,10 @@ def convert(args: argparse.Namespace) -> None:
 
 def prepare(args: argparse.Namespace) -> None:
     """Makes a batch plan."""
+    from . import docstring_split, prepare_batch_plan
+    from .batching import KMeansSettings, format_statistics
+    from .data import PairSource, load_sources
+
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
@@ -65,8 +60,9 @@ def prepare(args: argparse.Namespace) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
-    from . import BM25, load_documents, load_retrieval_set
+    from . import BM25, load_retrieval_set
     from . import evaluate as evaluate_systems
+    from .data import load_documents
     from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
@@ -92,12 +88,10 @@ def evaluate(args: argparse.Namespace) -> None:
 
 def contextualize(args: argparse.Namespace) -> None:
     """Gives a sentence-transformers model the word statistics of a corpus."""
-    from sentence_transformers import SentenceTransformer
-
     from . import contextualize as contextualize_model
-    from . import load_documents
+    from .data import load_documents
 
-    model = SentenceTransformer(model_path(args.model))
+    model = load_model(args.model, args)
     documents = load_documents(args.corpus)
     contextualized = contextualize_model(
         model, documents, size=args.size, seed=args.seed, lexical_size=args.lexical_size
@@ -133,6 +127,9 @@ def _systems(name: str, args: argparse.Namespace) -> list:
 
 def inspect(args: argparse.Namespace) -> None:
     """Prints the statistics of a batch plan and writes a page about it."""
+    from . import BatchPlan
+    from .batching import format_statistics, write_inspection_page
+
     plan = BatchPlan.load(args.plan)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
@@ -147,7 +144,9 @@ def _name_and_column(pair: str) -> tuple[str, str]:
     return name, column
 
 
-def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:
+def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
+    from . import SentenceTransformerSurrogate, TfidfSurrogate, model_path
+
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
     return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
@@ -264,6 +263,7 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--lexical-size", type=int, default=0, help="width of a sketch of the words behind the vectors, 0 for none"
     )
+    add_trust_argument(command)
     command.set_defaults(run=contextualize)
 
 
@@ -280,17 +280,22 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="cde-hf", description="Contextual document embeddings.")
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
-    parser.add_argument("--verbose", action="store_true", help="tell more on the way")
+    parser.set_defaults(verbose=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add_command in (_add_convert, _add_prepare, _add_inspect, _add_train, _add_evaluate, _add_contextualize):
         add_command(commands)
     for add_command in (add_encode, add_index, add_search, add_export_onnx, add_push):
         add_command(commands)
+    # Before the command or after it. A command must not reset what was given before it, so it has no default.
+    for each in (parser, *commands.choices.values()):
+        each.add_argument(
+            "--verbose", action="store_true", default=argparse.SUPPRESS, help="log progress and show full tracebacks"
+        )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command."""
+    """Runs a command. A mistake of the user ends in one line, anything else in a traceback."""
     parser = build_parser()
     args, args.rest = parser.parse_known_args(arguments)
     if args.rest and args.run is not train:
@@ -300,10 +305,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         package_logger.setLevel(logging.INFO)
         package_logger.addHandler(logging.StreamHandler())
     try:
-        relaunch_on_cpus()
         args.run(args)
     except (OSError, ValueError, ImportError) as error:
+        if args.verbose or not _is_expected(error):
+            raise
         parser.exit(1, f"cde-hf: {error}\n")
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether an error is about the user's input: a file, a missing package, or a value that this package refused."""
+    if not isinstance(error, ValueError):
+        return True
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    package = (frame.f_globals.get("__package__") or "").partition(".")[0]
+    return package in (__package__, "transformers_modules")  # the latter is a checkpoint's own copy of our code
 
 
 if __name__ == "__main__":

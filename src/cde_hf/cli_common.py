@@ -24,7 +24,10 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
 
     from . import model_path
 
-    return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    try:
+        return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    except ValueError as error:
+        raise ValueError(f"`{name}` could not be opened as a model: {error}") from error
 
 
 def add_trust_argument(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from .cli_common import add_trust_argument, load_model, say
 def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from . import export_onnx as export
-    from . import load_documents
+    from .data import load_documents
 
     model = load_model(args.model, args)
     if args.context is not None:
@@ -22,7 +22,8 @@ def export_onnx(args: argparse.Namespace) -> None:
 
 def push(args: argparse.Namespace) -> None:
     """Publishes a checkpoint on the Hub."""
-    from . import CardFacts, Evaluation, push_to_hub
+    from . import Evaluation, push_to_hub
+    from .model_card import CardFacts
 
     evaluation, settings = None, {}
     if args.scores is not None:

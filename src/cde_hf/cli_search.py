@@ -13,7 +13,8 @@ from .cli_common import MODEL_HELP, add_trust_argument, load_model, say
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from . import ContextualIndex, EncodedCorpus, SearchHit
+    from . import ContextualIndex
+    from .retrieval import EncodedCorpus, SearchHit
 
 _CORPUS_HELP = "text file (a document a line), JSONL file, or folder of a retrieval set"
 _COLUMN_WIDTH = 58
@@ -32,7 +33,8 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from accelerate import PartialState
 
-    from . import ContextualIndex, EncodedCorpus
+    from . import ContextualIndex
+    from .retrieval import EncodedCorpus
 
     model = _contextual_model(args)
     is_encoded = EncodedCorpus.exists(args.corpus)

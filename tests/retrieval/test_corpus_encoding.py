@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cde_hf import ContextualIndex, EncodedCorpus, contextualize, encode_corpus, vector_origin
+from cde_hf import ContextualIndex, contextualize, encode_corpus
+from cde_hf.retrieval import EncodedCorpus, vector_origin
 from cde_hf.retrieval.model_contexts import with_context
 
 

@@ -10,16 +10,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import (
-    CDEModel,
-    ContextualIndex,
-    CorpusContext,
-    VectorOrigin,
-    contextualize,
-    save_checkpoint,
-    vector_origin,
-)
-from cde_hf.retrieval import storage
+from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint
+from cde_hf.retrieval import VectorOrigin, storage, vector_origin
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 

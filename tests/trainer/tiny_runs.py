@@ -26,8 +26,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from transformers import AutoModel, NomicBertConfig, PreTrainedTokenizerFast, TrainerCallback
 
-from cde_hf import relaunch_on_cpus
 from cde_hf.batching import BatchPlan, ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
+from cde_hf.launching import relaunch_on_cpus
 from cde_hf.modeling import CDEConfig, CDEModel
 from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache
 from cde_hf.trainer import trainer as trainer_module
