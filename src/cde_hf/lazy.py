@@ -6,7 +6,7 @@ from typing import Any
 
 
 # Packages that only some parts need, and the extra that installs each.
-_EXTRAS = {"accelerate": "search", "faiss": "search", "pytrec_eval": "eval", "xxhash": "search", "yaml": "train"}
+_EXTRAS = {"accelerate": "search", "faiss": "search", "pytrec_eval": "eval"}
 
 
 def lazy_names(

@@ -27,10 +27,10 @@ from transformers.utils import logging
 
 from ..launching import process_state
 from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
 from .storage import ids_and_texts
 from .systems import SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, vector_origin
 
 
 logger = logging.get_logger(__name__)

@@ -19,10 +19,10 @@ from .model_contexts import (
     with_own_context,
     without_context,
 )
+from .origins import VectorOrigin, model_fingerprint, vector_origin
 from .search import check_vectors
 from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
 from .systems import SentenceTransformerEmbedder, is_contextual
-from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 FORMAT_VERSION = 2

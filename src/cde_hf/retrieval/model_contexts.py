@@ -22,7 +22,7 @@ from transformers.utils import logging
 
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
-from .contextualize import contextualize
+from .contextualized_models import contextualize
 from .systems import is_contextual
 
 

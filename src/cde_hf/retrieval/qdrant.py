@@ -19,9 +19,9 @@ from tqdm.auto import tqdm
 
 from .index import ContextualIndex
 from .model_contexts import ModelContext, context_of, load_context, with_context
+from .origins import VectorOrigin, model_fingerprint, vector_origin
 from .storage import SearchHit, ids_and_texts
 from .systems import SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 if TYPE_CHECKING:
