@@ -47,22 +47,15 @@ def push(args: argparse.Namespace) -> None:
 
 
 def _list_files(folder: Path, upload: Path) -> None:
-    """Lists what a dry run copied and what it left out. Folders of which nothing was copied are one line each."""
+    """Lists what a dry run copied and what it left out, with the files of a subfolder counted."""
     published = {path.relative_to(upload) for path in upload.rglob("*") if path.is_file()}
     say(f"{'bytes':>15}  file")
     for path in sorted(published):
         say(f"{(upload / path).stat().st_size:15,}  {path}")
-    shown_folders = {path.parts[0] for path in published}
-    left_out: Counter[str] = Counter()
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        if name not in published and (path.is_symlink() or not path.is_dir()):
-            is_shown = len(name.parts) == 1 or name.parts[0] in shown_folders
-            left_out[str(name) if is_shown else f"{name.parts[0]}/"] += 1
-    say("\nNot published, because not part of a checkpoint:")
-    for name, count in sorted(left_out.items()):
-        say(f"{name} ({count} files)" if name.endswith("/") else name)
-    say("")
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    left_out = Counter(path.parts[0] if len(path.parts) == 1 else f"{path.parts[0]}/" for path in files - published)
+    names = [f"{name} ({count})" if name.endswith("/") else name for name, count in sorted(left_out.items())]
+    say(f"Not published, because not part of a checkpoint: {', '.join(names) or 'nothing'}")
 
 
 def add_export_onnx(commands: argparse._SubParsersAction) -> None:

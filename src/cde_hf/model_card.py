@@ -1,4 +1,4 @@
-"""The card of a checkpoint: what it is, how to use it with and without a context, how good it is, and its limits."""
+"""The model card of a checkpoint: what it is, how to use it, its scores and its limits."""
 
 import json
 import math
@@ -12,35 +12,36 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from .retrieval.evaluation_result import Evaluation
+from .retrieval.metrics import METRICS
 
 
 _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"
-_METRICS = ("ndcg@10", "mrr@10", "recall@100")
+_TAG = "contextual-document-embeddings"
 _KINDS = {"CDETransformer": "cde", "CDEOnnxTransformer": "onnx", "FrequencyPooling": "frequency"}
-_LOCAL_PATH = re.compile(r"""(?:^|[\s|"'`(\[])((?:/|~/|[A-Za-z]:\\)\w[^\s|"'`]*)""")
+_LOCAL_PATH = re.compile(r"""(?:^|[\s|"'`(\[])((?:/|~/|[A-Za-z]:\\)[\w.][^\s|"'`]*)""")
 
 
 @dataclass(frozen=True)
 class CardFacts:
     """
-    What a card says beyond what is in the checkpoint.
+    What a model card says beyond what the checkpoint shows.
 
     Args:
         base_model (`str`, *optional*):
-            Name on the Hub of the encoder that the training started from.
+            Hub name of the encoder that training started from.
         datasets (`Sequence[str]`, *optional*):
-            Names of the training data.
+            Names of the training datasets.
         language (`Sequence[str]`, *optional*):
-            Codes of the languages, such as `en`.
+            Language codes, such as `en`.
         license (`str`, *optional*):
-            Its code, such as `apache-2.0`.
+            License code, such as `apache-2.0`.
         settings (`Mapping[str, Any]`, *optional*):
-            Settings of the training.
+            Training settings.
         evaluation (`Evaluation`, *optional*):
             Scores.
         system (`str`, *optional*):
-            Row of the evaluation that is this model. Defaults to the first one with its own context, or else the first
-            one that is not BM25.
+            Row of the evaluation with the scores of this model. Defaults to the first row with its own context, or
+            otherwise the first row that is not BM25.
     """
 
     base_model: str | None = None
@@ -54,26 +55,23 @@ class CardFacts:
 
 def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = None) -> str:
     """
-    Writes the text of a checkpoint's card.
+    Makes the model card of a checkpoint.
 
     Args:
         folder (`str` or `Path`):
-            The checkpoint.
+            Folder of the checkpoint.
         repo_id (`str`):
-            Its name on the Hub, `user/name`.
+            Name of the model on the Hub, `user/name`.
         facts (`CardFacts`, *optional*):
-            What the checkpoint does not know of itself.
+            What the card says beyond what the checkpoint shows.
 
     Returns:
-        `str`: Markdown, with the metadata at its head.
+        `str`: Markdown that begins with the metadata.
     """
     folder, facts = Path(folder), facts or CardFacts()
     if facts.base_model is not None and not is_hub_name(facts.base_model):
         raise ValueError(f"`base_model` must be a name on the Hub, got the local path `{facts.base_model}`.")
     kind, evaluation, title = _kind(folder), facts.evaluation, repo_id.rpartition("/")[2]
-    tags = ["sentence-transformers", "feature-extraction", "contextual-document-embeddings", "cde-hf"]
-    if kind == "biencoder":
-        tags.remove("contextual-document-embeddings")
     card_data = ModelCardData(
         base_model=facts.base_model,
         datasets=list(facts.datasets) or None,
@@ -81,7 +79,7 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
         license=facts.license,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        tags=tags,
+        tags=["sentence-transformers", "feature-extraction", *([] if kind == "biencoder" else [_TAG]), "cde-hf"],
         model_name=title,
         eval_results=_eval_results(evaluation, facts.system) if evaluation is not None else None,
     )
@@ -95,7 +93,7 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
         facts=_facts_of(folder, kind),
         settings=facts.settings,
         evaluation=evaluation,
-        metrics=_METRICS,
+        metrics=METRICS,
     )
     local_path = _LOCAL_PATH.search(str(card))
     if local_path is not None:
@@ -120,8 +118,8 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text can be a name on the Hub, and is not a local path."""
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None and not Path(text).exists()
+    """Whether a text has the form of a name on the Hub."""
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
 
 
 def count_context_documents(folder: Path) -> int:
@@ -214,8 +212,15 @@ def _eval_results(evaluation: Evaluation, system: str | None) -> list[EvalResult
             metric_value=round(100 * evaluation.mean(system, retrieval_set=name, metric=metric), 2),
         )
         for name in evaluation.sets
-        for metric in _METRICS
+        for metric in METRICS
     ]
 
 
-__all__ = ["CardFacts", "make_model_card"]
+__all__ = [
+    "CardFacts",
+    "count_context_documents",
+    "is_hub_name",
+    "make_model_card",
+    "read_json",
+    "read_modules",
+]
