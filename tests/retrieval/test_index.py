@@ -197,7 +197,12 @@ def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
 
 
 def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoint):
-    usual = {"context_attention": "prefix", "pooling": "context_frequency", "lexical_size": 64}
+    usual = {
+        "context_attention": "prefix",
+        "pooling": "context_frequency",
+        "frequency_scale": 0.1,
+        "lexical_size": 64,
+    }
 
     def origin_of(**fields):
         model = SentenceTransformer(

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..data.retrieval_sets import RetrievalSet
-from ..modeling.corpus_context import sample_documents
+from ..modeling import CDEConfig, sample_documents
 from .evaluation_result import Evaluation
 from .metrics import RANKING_DEPTH, score_ranking
 from .search import Ranking, check_vectors, search_vectors
@@ -26,7 +26,7 @@ def evaluate(
     *,
     contexts: Sequence[Context] = ("own",),
     other_contexts: Mapping[str, Sequence[str]] | None = None,
-    context_size: int = 512,
+    context_size: int = CDEConfig.context_size,
     seed: int = 0,
 ) -> Evaluation:
     """

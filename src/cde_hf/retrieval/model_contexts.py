@@ -43,23 +43,23 @@ class FrequencyContext:
             Number of context documents.
         frequency_scale (`float`):
             Share of the documents at which a token weighs one half.
-        documents_hash (`str`, *optional*):
-            Name of the documents' texts.
-        seed (`int`, *optional*):
-            Seed with which they were drawn.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Width of the lexical part of the vectors.
-        lexical_weight (`float`, *optional*, defaults to `0.0`):
-            What the lexical part counts beside the dense one.
+        documents_hash (`str` or `None`):
+            Hash of the documents' texts.
+        seed (`int` or `None`):
+            Seed with which they were sampled.
+        lexical_size (`int`):
+            Width of the lexical part of the vectors, 0 for none.
+        lexical_weight (`float`):
+            Weight of the lexical part, relative to the dense part.
     """
 
     document_counts: Tensor
     num_documents: int
     frequency_scale: float
-    documents_hash: str | None = None
-    seed: int | None = None
-    lexical_size: int = 0
-    lexical_weight: float = 0.0
+    documents_hash: str | None
+    seed: int | None
+    lexical_size: int
+    lexical_weight: float
 
     @property
     def hash(self) -> str:
