@@ -65,18 +65,41 @@ def contextualize(
         `ContextualizedSentenceTransformer`: A model that encodes, saves and loads like any other.
     """
     name, pooling = _find_pooling(model)
-    modules = OrderedDict(model.named_children())
     if lexical_size is None:
         lexical_size = getattr(pooling, "lexical_size", 0)
     if lexical_size > 0:
-        _check_nothing_reads_vectors(list(modules.values())[list(modules).index(name) + 1 :])
-    modules[name] = FrequencyPooling(
+        names = [each for each, _ in model.named_children()]
+        _check_nothing_reads_vectors(list(model.children())[names.index(name) + 1 :])
+    frequency_pooling = FrequencyPooling(
         pooling.embedding_dimension,
         include_prompt=pooling.include_prompt,
         frequency_scale=frequency_scale,
         lexical_size=lexical_size,
     )
-    contextualized = ContextualizedSentenceTransformer(
+    contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
+    frequency_pooling.set_context(documents, size=size, seed=seed)
+    return contextualized
+
+
+def with_module(
+    model: SentenceTransformer, name: str, module: Module, *, model_class: type[SentenceTransformer] | None = None
+) -> SentenceTransformer:
+    """
+    A copy of a model with one module replaced. Both share the other modules.
+
+    Args:
+        model (`SentenceTransformer`):
+            The model, which stays unchanged.
+        name (`str`):
+            Name of the module to replace.
+        module (`torch.nn.Module`):
+            The module to put in its place.
+        model_class (`type`, *optional*):
+            Class of the copy. Defaults to the class of the model.
+    """
+    modules = OrderedDict(model.named_children())
+    modules[name] = module
+    return (model_class or type(model))(
         modules=modules,
         device=str(model.device),
         prompts=model.prompts,
@@ -85,8 +108,6 @@ def contextualize(
         truncate_dim=model.truncate_dim,
         trust_remote_code=True,  # a trainer reads its own checkpoints, which have code
     )
-    modules[name].set_context(documents, size=size, seed=seed)
-    return contextualized
 
 
 class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
@@ -156,4 +177,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     os.replace(temporary_path, path)
 
 
-__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize"]
+__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize", "with_module"]

@@ -8,7 +8,6 @@ pooling, whose context is a [`FrequencyContext`]; and any other, which has none.
 import copy
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,7 +21,7 @@ from transformers.utils import logging
 
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
-from .contextualize import contextualize
+from .contextualize import contextualize, with_module
 from .systems import is_contextual
 
 
@@ -95,7 +94,7 @@ def draw_context(model: SentenceTransformer, documents: Sequence[str], *, seed: 
         return model[0].encode_context(documents, seed=seed)
     if _frequency_pooling(model) is None:
         return None
-    twin = _with_module(model, *_new_pooling(model))
+    twin = with_module(model, *_new_pooling(model))
     _frequency_pooling(twin)[1].set_context(documents, seed=seed)
     return context_of(twin)
 
@@ -117,12 +116,12 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
     if is_contextual(model) and hasattr(context, "second_stage_fingerprint"):
         module = copy.copy(model[0])  # shallow: the weights are shared, the context is not
         module.set_context(context)
-        return _with_module(model, next(iter(model._modules)), module)
+        return with_module(model, next(iter(model._modules)), module)
     if isinstance(context, FrequencyContext) and not is_contextual(model):
         if _frequency_pooling(model) is None:
             model = contextualize(model, None)  # any mean-pooling model can read it
         name, pooling = _new_pooling(model, context)
-        twin = _with_module(model, name, pooling)
+        twin = with_module(model, name, pooling)
         pooling.set_counts(context.document_counts.to(model.device))
         return twin
     if context is None and not is_contextual(model):
@@ -150,7 +149,7 @@ def without_context(model: SentenceTransformer) -> SentenceTransformer:
         return with_context(model, CorpusContext.null())
     if _frequency_pooling(model) is None:
         return model
-    return _with_module(model, *_new_pooling(model))
+    return with_module(model, *_new_pooling(model))
 
 
 def context_size(context: ModelContext) -> int:
@@ -185,20 +184,6 @@ def _new_pooling(model: SentenceTransformer, context: FrequencyContext | None = 
         names += ["num_documents", "documents_hash", "seed"]
     settings = {name: getattr(pooling if context is None else context, name) for name in names}
     return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **settings)
-
-
-def _with_module(model: SentenceTransformer, name: str, module: nn.Module) -> SentenceTransformer:
-    modules = OrderedDict(model.named_children())
-    modules[name] = module
-    return type(model)(
-        modules=modules,
-        device=str(model.device),
-        prompts=model.prompts,
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-        trust_remote_code=True,  # what it says when it is saved and trained, for its modules have code
-    )
 
 
 __all__ = [
