@@ -244,9 +244,9 @@ def test_foreign_vectors_are_refused(index, frequency_model, minilm):
     noise = np.random.default_rng(0).normal(size=(4, 384))
     with pytest.raises(ValueError, match=r"has a cosine of .* expected 0.99 or more"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise, texts=texts)
-    with pytest.raises(ValueError, match="have 10 dimensions, but the model gives 384"):
+    with pytest.raises(ValueError, match="have 10 dimensions, but the vectors of this model have 384"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise[:, :10], texts=texts)
-    with pytest.raises(ValueError, match="Nothing says where the vectors come from"):
+    with pytest.raises(ValueError, match="The origin of the vectors is unknown"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise)
     assert len(index) == 4
 

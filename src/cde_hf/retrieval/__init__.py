@@ -1,4 +1,4 @@
-"""Evaluation on retrieval sets, and training-free ways to adapt a model to a corpus."""
+"""Search and evaluation: indexes of a corpus, contexts of models, and scores on retrieval sets."""
 
 from .bm25 import BM25
 from .context_report import ContextEffect, ContextReport, context_report
