@@ -34,14 +34,14 @@ def index(corpus_file, tmp_path, capsys):
     return folder
 
 
-def test_a_question_gives_ranked_documents(index, capsys):
+def test_a_query_gives_ranked_documents(index, capsys):
     main(["search", index, "Who makes noise at night?", "--depth", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[0].split()[0] == "1" and "dog" in lines[0] + lines[1]
 
 
-def test_questions_are_asked_for_until_the_input_ends(index, capsys, monkeypatch):
+def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
     main(["search", index, "--depth", "1"])
     output = capsys.readouterr().out

@@ -80,7 +80,7 @@ def evaluate(args: argparse.Namespace) -> None:
     baseline = evaluation.systems[1]  # the first row of the model in question
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baseline))
-    say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
+    say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
     if args.json is not None:
         evaluation.save(args.json)
         say(f"Wrote {args.json}.")
@@ -223,9 +223,9 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "evaluate",
         help="score models on retrieval sets",
-        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual ones are shown documents of "
-        "the set, of another one, of all others, or none, a row for each. A plain model is also whitened, and given "
-        "context-frequency pooling, from the same documents.",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
+        "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
+        "model is also whitened, and given context-frequency pooling, with the same documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -235,7 +235,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, default=512, help="context documents to draw")
+    command.add_argument("--context-size", type=int, default=512, help="context documents to sample")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="ndcg@10, mrr@10, recall@100")
     command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
     command.add_argument("--seed", type=int, default=0, help="seed of the draw")

@@ -189,7 +189,12 @@ def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
 
 
 def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoint):
-    usual = {"context_attention": "prefix", "pooling": "context_frequency", "lexical_size": 64}
+    usual = {
+        "context_attention": "prefix",
+        "pooling": "context_frequency",
+        "frequency_scale": 0.1,
+        "lexical_size": 64,
+    }
 
     def origin_of(**fields):
         model = SentenceTransformer(
@@ -231,9 +236,9 @@ def test_foreign_vectors_are_refused(index, frequency_model, minilm):
     noise = np.random.default_rng(0).normal(size=(4, 384))
     with pytest.raises(ValueError, match=r"has a cosine of .* expected 0.99 or more"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise, texts=texts)
-    with pytest.raises(ValueError, match="have 10 dimensions, but the model gives 384"):
+    with pytest.raises(ValueError, match="have 10 dimensions, but the vectors of this model have 384"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise[:, :10], texts=texts)
-    with pytest.raises(ValueError, match="Nothing says where the vectors come from"):
+    with pytest.raises(ValueError, match="The origin of the vectors is unknown"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise)
     assert len(index) == 4
 

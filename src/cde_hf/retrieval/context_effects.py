@@ -1,4 +1,4 @@
-"""Does a context do anything? How far it moves the vectors of some texts, and whether it sets them apart."""
+"""Measures what a context does: how far it moves the vectors of texts, and whether it separates them."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,23 +12,23 @@ from ..modeling import CorpusContext
 
 logger = logging.get_logger(__name__)
 
-# Vectors that turn by less than this (one minus cosine) are the same for any search.
+# One minus cosine below which two vectors are the same for any search.
 _NOTHING = 1e-4
 
 
 @dataclass(frozen=True)
 class ContextEffect:
     """
-    What a context does to some texts.
+    The effect of a context on some texts.
 
     Args:
         moved (`float`):
-            Mean of one minus the cosine between a text's vector with the context and without any.
+            Mean of one minus the cosine between a text's vectors with and without the context.
         similarity (`float`):
-            Mean cosine between two texts. Lower: they are set apart.
+            Mean cosine between two texts. Lower means better separated.
         margin (`float`):
-            Mean difference between a text's cosine to its nearest and its second nearest other text. Higher:
-            neighbours are easier to tell.
+            Mean difference between a text's cosines to its nearest and its second nearest text. Higher means that
+            neighbours are easier to tell apart.
     """
 
     moved: float
@@ -39,7 +39,7 @@ class ContextEffect:
 @dataclass(frozen=True)
 class ContextReport:
     """
-    The effects of no context, of a context, and of another one if it was given.
+    The effects of no context, of a context, and of another context if given.
 
     Args:
         effects (`dict[str, ContextEffect]`):
@@ -49,7 +49,7 @@ class ContextReport:
     effects: dict[str, ContextEffect]
 
     def to_markdown(self) -> str:
-        """A table with a row for each context."""
+        """Returns a table with a row for each context."""
         lines = ["| context | moved | similarity | margin |", "|---|---|---|---|"]
         lines += [
             f"| {name} | {effect.moved:.4f} | {effect.similarity:.4f} | {effect.margin:.4f} |"
@@ -58,7 +58,7 @@ class ContextReport:
         return "\n".join(lines) + "\n"
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """The numbers, for JSON."""
+        """Returns the numbers, for JSON."""
         return {name: asdict(effect) for name, effect in self.effects.items()}
 
 
@@ -70,20 +70,20 @@ def context_report(
     other: Sequence[str] | CorpusContext | None = None,
 ) -> ContextReport:
     """
-    Compares the vectors of texts in a context with those without any, and in another one.
+    Compares the vectors of texts with a context, without any, and with another context.
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint. Its context is the same after as before.
+            A CDE checkpoint. Its own context is restored afterwards.
         context (`Sequence[str]` or `CorpusContext`):
-            The context in question.
+            The context to measure.
         texts (`Sequence[str]`):
-            At least three texts of the corpus or questions to it.
+            At least three texts of the corpus, or queries.
         other (`Sequence[str]` or `CorpusContext`, *optional*):
             The context of another corpus.
 
     Returns:
-        `ContextReport`: The effects. A warning says when the context changes nothing.
+        `ContextReport`: The effects. If the context changes nothing, a warning says so.
     """
     if len(texts) < 3:
         raise ValueError(f"A margin needs at least 3 texts, got {len(texts)}. Give more texts of the corpus.")
@@ -102,9 +102,9 @@ def context_report(
     report = ContextReport({name: _effect(part, vectors["none"]) for name, part in vectors.items()})
     if report.effects["context"].moved < _NOTHING:
         logger.warning(
-            f"This context changes nothing: it turns the vectors of {len(texts)} texts by "
+            f"This context changes nothing: it moves the vectors of {len(texts)} texts by "
             f"{report.effects['context'].moved:.1e} on average. Check that the model was trained with contexts and "
-            "that the documents are those of the corpus."
+            "that the documents belong to the corpus."
         )
     return report
 

@@ -1,4 +1,4 @@
-"""Makes any mean-pooling sentence-transformers model contextual, without training: context-frequency pooling."""
+"""Context-frequency pooling: makes any mean-pooling sentence-transformers model contextual, without training."""
 
 import os
 import re
@@ -19,12 +19,12 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
     """
     A `SentenceTransformer` with context-frequency pooling, made by [`contextualize`].
 
-    It differs from its parent in one thing: a checkpoint that it saves names the code file of the pooling inside of
-    the checkpoint and not this package, so that `SentenceTransformer(path, trust_remote_code=True)` loads it anywhere.
+    Its checkpoints contain the code of the pooling, so `SentenceTransformer(path, trust_remote_code=True)` loads them
+    where this package is not installed.
     """
 
     def save(self, path: str, *args, **kwargs) -> None:
-        """Saves the model as its parent does, for use without this package."""
+        """Saves the model with the code that it needs without this package."""
         super().save(path, *args, **kwargs)
         _rewrite(Path(path) / "modules.json", _name_shipped_code)
         _rewrite(Path(path) / "README.md", _ask_for_remote_code)
@@ -40,43 +40,67 @@ def contextualize(
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
-    Gives a sentence-transformers model the word statistics of a corpus: in its mean over the tokens a token weighs
-    `a / (a + p)`, `p` being the share of the corpus' documents that contain it.
+    Gives a sentence-transformers model the word statistics of a corpus, without training.
 
-    Encode queries and documents with the result. The model that was given stays as it is; both share their weights.
+    Mean pooling then down-weights tokens that occur in many documents: a token that occurs in the share `p` of the
+    documents has the weight `a / (a + p)`. Encode queries and documents with the result. The given model stays
+    unchanged; both share their weights.
 
     Args:
         model (`SentenceTransformer`):
-            A model that pools by the mean of its tokens.
+            A model with mean pooling.
         documents (`Sequence[str]` or `None`):
-            Documents of the corpus; those without text are left out. `None` gives the plain mean, until
+            Documents of the corpus, of which empty ones are skipped. With `None`, pooling is the plain mean until
             `model[1].set_context(documents)`.
         size (`int`, *optional*, defaults to `64`):
-            Number of documents to draw; all of them, if there are fewer.
+            Number of documents to sample; all of them if there are fewer.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
-            The scale `a`: the share of the documents at which a token weighs one half.
+            The scale `a`: the share of the documents at which a token has the weight 0.5.
         lexical_size (`int`, *optional*):
-            Width of a sketch of the text's words, the rare ones of the corpus counting most, that is put behind the
-            vectors. Defaults to none, or to what a model that was contextualized before has.
+            Width of a sketch of the text's words, in which rare words of the corpus weigh most. It is appended to the
+            vectors. Defaults to the width that the model already has, or 0 for none.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the draw.
+            Seed of the sample.
 
     Returns:
-        `ContextualizedSentenceTransformer`: A model that encodes, saves and loads like any other.
+        `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
     name, pooling = _find_pooling(model)
-    modules = OrderedDict(model.named_children())
     if lexical_size is None:
         lexical_size = getattr(pooling, "lexical_size", 0)
     if lexical_size > 0:
-        _check_nothing_reads_vectors(list(modules.values())[list(modules).index(name) + 1 :])
-    modules[name] = FrequencyPooling(
+        names = [each for each, _ in model.named_children()]
+        _check_nothing_reads_vectors(list(model.children())[names.index(name) + 1 :])
+    frequency_pooling = FrequencyPooling(
         pooling.embedding_dimension,
         include_prompt=pooling.include_prompt,
         frequency_scale=frequency_scale,
         lexical_size=lexical_size,
     )
-    contextualized = ContextualizedSentenceTransformer(
+    contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
+    frequency_pooling.set_context(documents, size=size, seed=seed)
+    return contextualized
+
+
+def with_module(
+    model: SentenceTransformer, name: str, module: Module, *, model_class: type[SentenceTransformer] | None = None
+) -> SentenceTransformer:
+    """
+    A copy of a model with one module replaced. Both share the other modules.
+
+    Args:
+        model (`SentenceTransformer`):
+            The model, which stays unchanged.
+        name (`str`):
+            Name of the module to replace.
+        module (`torch.nn.Module`):
+            The module to put in its place.
+        model_class (`type`, *optional*):
+            Class of the copy. Defaults to the class of the model.
+    """
+    modules = OrderedDict(model.named_children())
+    modules[name] = module
+    return (model_class or type(model))(
         modules=modules,
         device=str(model.device),
         prompts=model.prompts,
@@ -85,8 +109,6 @@ def contextualize(
         truncate_dim=model.truncate_dim,
         trust_remote_code=True,  # a trainer reads its own checkpoints, which have code
     )
-    modules[name].set_context(documents, size=size, seed=seed)
-    return contextualized
 
 
 class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
@@ -95,7 +117,7 @@ class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
 
     Args:
         model (`SentenceTransformer`):
-            A model that pools by the mean of its tokens. It stays as it is.
+            A model with mean pooling, which stays unchanged.
         name (`str`):
             Name of its row in a table.
         batch_size (`int`, *optional*, defaults to `32`):
@@ -106,7 +128,7 @@ class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
         super().__init__(contextualize(model, None), name, batch_size=batch_size)
 
     def set_context(self, documents: Sequence[str] | None) -> None:
-        """Reads the word statistics of all the documents that it is given, or forgets them."""
+        """Reads the word statistics of all given documents, or removes them."""
         _, pooling = _find_pooling(self.model)
         pooling.set_context(documents, size=max(1, len(documents or ())))
 
@@ -116,20 +138,20 @@ def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
     if len(poolings) != 1 or not isinstance(model[0], Transformer):
         kinds = ", ".join(type(module).__name__ for module in model.children())
         raise ValueError(
-            "Context-frequency pooling takes the place of the one `Pooling` after a `Transformer`, but the modules of "
-            f"this model are: {kinds}. Use a model that pools the token vectors of an encoder."
+            "Context-frequency pooling replaces the one `Pooling` after a `Transformer`, but the modules of this "
+            f"model are: {kinds}. Use a model that pools the token vectors of an encoder."
         )
     name, pooling = poolings[0]
     if pooling.pooling_mode != "mean":
         raise ValueError(
-            f"This model pools by {pooling.pooling_mode!r}, but only a mean over the tokens can be weighed by their "
-            "frequencies. Use a model with mean pooling."
+            f"This model pools by {pooling.pooling_mode!r}, but token frequencies can only weight a mean. Use a model "
+            "with mean pooling."
         )
     return name, pooling
 
 
 def _check_nothing_reads_vectors(modules: Sequence[Module]) -> None:
-    """Modules after the pooling must take vectors of any width."""
+    """Refuses modules after the pooling that expect vectors of a fixed width."""
     others = [type(module).__name__ for module in modules if not isinstance(module, Normalize)]
     if others:
         raise ValueError(
@@ -156,4 +178,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     os.replace(temporary_path, path)
 
 
-__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize"]
+__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize", "with_module"]

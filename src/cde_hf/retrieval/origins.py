@@ -1,4 +1,4 @@
-"""Where vectors come from: the model, its context and its settings. Vectors of two origins cannot be compared."""
+"""The origin of vectors: model, context and settings. Vectors of two origins cannot be compared."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -10,7 +10,7 @@ from .model_contexts import context_of
 from .systems import is_contextual
 
 
-# Of a CDE configuration: what no vector depends on, or what shows in the weights.
+# Settings of a CDE configuration that no vector depends on, or that show in the weights.
 _IDLE_SETTINGS = (
     "first_stage_config",
     "second_stage_config",
@@ -23,27 +23,27 @@ _IDLE_SETTINGS = (
 @dataclass(frozen=True)
 class VectorOrigin:
     """
-    What decides the vector of a text, other than the text.
+    Everything that the vector of a text depends on, except the text.
 
     Args:
         model (`str`):
-            Fingerprint of the weights; of a CDE checkpoint those of the second stage, for the first one shows in the
-            context alone.
+            Fingerprint of the weights. For a CDE checkpoint, of the second stage: the first stage only affects the
+            context.
         context (`str` or `None`):
-            Hash of the context. `None` for a model that has none.
+            Hash of the context, `None` for a model without one.
         max_length (`int`, *optional*):
-            Number of tokens that are read of a text.
+            Maximum number of tokens of a text.
         query_prompt (`str`, *optional*, defaults to `""`):
-            Put before queries.
+            Prompt of queries.
         document_prompt (`str`, *optional*, defaults to `""`):
-            Put before documents.
+            Prompt of documents.
         truncate_dim (`int`, *optional*):
             Number of dimensions that are kept.
         similarity (`str`, *optional*, defaults to `"cosine"`):
-            `"cosine"`, in which case the vectors have length 1, or `"dot"`.
+            `"cosine"`, for unit-norm vectors, or `"dot"`.
         settings (`dict[str, Any]`, *optional*):
-            What a CDE checkpoint's configuration says beside its backbones, such as attention, pooling and lexical
-            part: it can be changed at the same weights. Defaults to nothing; other models have no such settings.
+            Settings of a CDE checkpoint's configuration that can change without the weights, such as attention,
+            pooling and lexical part. Empty for other models.
     """
 
     model: str
@@ -56,18 +56,18 @@ class VectorOrigin:
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Returns the fields, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "VectorOrigin":
-        """The origin that [`VectorOrigin.to_dict`] wrote. What an earlier version wrote beside is left out."""
+        """Reads the output of [`VectorOrigin.to_dict`]. Unknown fields of earlier versions are skipped."""
         return cls(**{each.name: values[each.name] for each in fields(cls) if each.name in values})
 
     def differences(self, other: "VectorOrigin") -> str:
-        """What is not the same, in words. Empty if nothing is."""
+        """Describes what differs. Empty if nothing does."""
         if bool(self.settings) != bool(other.settings):
-            return "settings that only one of both has, as between a CDE checkpoint and another model or version"
+            return "settings that only one of both has, such as a CDE checkpoint and another model or version"
         mine, theirs = ({**origin.to_dict(), **origin.settings} for origin in (self, other))
         return ", ".join(
             f"{name} {theirs.get(name)!r} and not {mine.get(name)!r}"
@@ -78,11 +78,11 @@ class VectorOrigin:
 
 def vector_origin(model: SentenceTransformer) -> VectorOrigin:
     """
-    The origin of the vectors that a model makes as it is now.
+    Returns the origin of the vectors that a model makes in its current state.
 
     Args:
         model (`SentenceTransformer`):
-            A plain model, one with context-frequency pooling, or a CDE checkpoint with a context.
+            A plain model, a model with context-frequency pooling, or a CDE checkpoint with a context.
 
     Returns:
         `VectorOrigin`: The origin, equal for equal models in any process.
@@ -114,7 +114,7 @@ def _settings(model: SentenceTransformer) -> dict[str, Any]:
 
 
 def model_fingerprint(model: SentenceTransformer) -> str:
-    """Fingerprint of the weights that decide a text's vector."""
+    """Fingerprint of the weights that a text's vector depends on."""
     return fingerprint(model[0].model.second_stage_model if is_contextual(model) else model)
 
 

@@ -1,8 +1,8 @@
 """
-The index in Qdrant: the same vectors, documents and context, in a folder or on a server.
+An index in Qdrant: the same vectors, documents and context, in a folder or on a server.
 
-A collection holds the documents. A second one, whose name ends in `-context`, holds one point with the origin of the
-vectors and the context; it is written last, so that a collection without it is known to be unfinished.
+A collection holds the documents. A second collection, whose name ends in `-context`, holds one point with the origin
+of the vectors and the context. It is written last, so its absence marks an incomplete upload.
 """
 
 import base64
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 def _import_qdrant() -> Any:
-    """The package of Qdrant's client."""
+    """Imports the package of Qdrant's client."""
     try:
         import qdrant_client
     except ImportError as error:
-        raise ImportError("The index in Qdrant needs a package: `pip install 'cde-hf[qdrant]'`.") from error
+        raise ImportError("An index in Qdrant needs its client: `pip install 'cde-hf[qdrant]'`.") from error
     return qdrant_client
 
 
 def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
-    """A client for a folder, for the URL of a server, or the one that is given."""
+    """Returns a client for a folder or for the URL of a server. A client is returned unchanged."""
     if not isinstance(location, (str, Path)):
         return location
     is_url = str(location).startswith(("http://", "https://"))
@@ -47,7 +47,7 @@ def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
 
 @contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Says what to do when a server refuses, fails or cannot be reached. Also a decorator."""
+    """Turns errors of a server into messages that say what to do. Also a decorator."""
     exceptions = _import_qdrant().http.exceptions
     try:
         yield
@@ -56,22 +56,22 @@ def _clear_errors() -> Iterator[None]:
         answer = f"Qdrant answered {error.status_code} ({error.reason_phrase}): {content}"
         if error.status_code in (401, 403):
             raise PermissionError(
-                f"{answer}. It wants a key that may do this. Give `QdrantClient(url=…, api_key=…)` in place of the "
-                "URL."
+                f"{answer}. The server wants a key with this permission. Give `QdrantClient(url=…, api_key=…)` "
+                "instead of the URL."
             ) from error
         raise ConnectionError(
-            f"{answer}. Expected a success: look into the server's log and try again. An upload goes on where it was."
+            f"{answer}. Expected a success: check the server's log and try again. An upload resumes."
         ) from error
     except exceptions.ResponseHandlingException as error:
         raise ConnectionError(
-            f"Qdrant gave no answer that can be read ({error.source}). See that its server runs at this URL and try "
-            "again. An upload goes on where it was."
+            f"Qdrant gave no readable answer ({error.source}). Check that its server runs at this URL and try again. "
+            "An upload resumes."
         ) from error
 
 
 class QdrantIndex:
     """
-    An index in a collection of Qdrant, which encodes queries with its own context.
+    An index in a collection of Qdrant. It encodes queries with its own context.
 
     Made by [`QdrantIndex.upload`] or [`QdrantIndex.open`].
     """
@@ -89,20 +89,20 @@ class QdrantIndex:
         cls, index: ContextualIndex, location: "str | Path | QdrantClient", collection: str, *, batch_size: int = 256
     ) -> "QdrantIndex":
         """
-        Copies an index to a new collection, or goes on with an upload that was interrupted.
+        Copies an index to a new collection, or resumes an interrupted upload.
 
         Args:
             index (`ContextualIndex`):
                 The index.
             location (`str`, `Path` or `QdrantClient`):
-                A folder, for Qdrant's embedded local mode; the URL of a server; or a client, for one that wants a key.
+                A folder for Qdrant's local mode, the URL of a server, or a client, for example with a key.
             collection (`str`):
                 Name of the collection.
             batch_size (`int`, *optional*, defaults to `256`):
                 Number of documents to send at once.
 
         Returns:
-            `QdrantIndex`: The index there.
+            `QdrantIndex`: The uploaded index.
         """
         models = _import_qdrant().models
         client = _connect(location)
@@ -124,7 +124,7 @@ class QdrantIndex:
     @_clear_errors()
     def open(cls, location: "str | Path | QdrantClient", collection: str, model: SentenceTransformer) -> "QdrantIndex":
         """
-        Opens an index that was uploaded.
+        Opens an uploaded index.
 
         Args:
             location (`str`, `Path` or `QdrantClient`):
@@ -132,7 +132,7 @@ class QdrantIndex:
             collection (`str`):
                 Name of the collection.
             model (`SentenceTransformer`):
-                The model that the index was made with. Its own context does not matter.
+                The model that the index was made with. Its current context is ignored.
 
         Returns:
             `QdrantIndex`: The index.
@@ -140,9 +140,9 @@ class QdrantIndex:
         client = _connect(location)
         record = _read_record(client, collection)
         if record is None:
-            state = "an unfinished upload" if client.collection_exists(collection) else "no such collection"
+            state = "an incomplete upload" if client.collection_exists(collection) else "no such collection"
             raise ValueError(
-                f"There is no whole index in the collection `{collection}`: found {state}. Upload the index with "
+                f"There is no complete index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
             )
         origin = VectorOrigin.from_dict(record["origin"])
@@ -166,7 +166,7 @@ class QdrantIndex:
 
     @_clear_errors()
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """The best documents for a query, best first. The query is encoded with the index's own context."""
+        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
         return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
@@ -185,7 +185,7 @@ class QdrantIndex:
 
     @_clear_errors()
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Takes documents out."""
+        """Deletes documents."""
         self.client.delete(self.collection, points_selector=[_point_id(name) for name in document_ids])
 
     def _upsert(
@@ -216,7 +216,7 @@ class QdrantIndex:
 
 
 def _read_record(client: "QdrantClient", collection: str) -> dict[str, Any] | None:
-    """Origin and context of an index, `None` if its upload did not come to its end."""
+    """Reads the origin and context of an index, `None` if its upload is incomplete."""
     name = _context_collection(collection)
     points = client.retrieve(name, [0], with_payload=True) if client.collection_exists(name) else []
     return points[0].payload if points else None
@@ -227,7 +227,7 @@ def _context_collection(collection: str) -> str:
 
 
 def _point_id(document_id: str) -> str:
-    # Qdrant takes numbers and UUIDs alone; the id itself is in the payload.
+    # Qdrant only takes numbers and UUIDs; the id itself is in the payload.
     return str(uuid5(NAMESPACE_URL, document_id))
 
 

@@ -1,4 +1,4 @@
-"""Exact search: the documents with the largest inner products, found block by block."""
+"""Exact search for evaluations: finds the documents with the largest inner products, block by block."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Ranking:
 
     Args:
         document_indices (`np.ndarray` of shape `(num_queries, depth)`):
-            Places of the documents in the corpus. -1 where a query found fewer than `depth` documents.
+            Positions of the documents in the corpus, -1 where a query found fewer than `depth` documents.
         scores (`np.ndarray` of shape `(num_queries, depth)`):
             Their scores.
     """
@@ -29,18 +29,18 @@ class Ranking:
 
 def search_vectors(query_vectors: np.ndarray, document_blocks: Iterable[np.ndarray], *, depth: int) -> Ranking:
     """
-    Finds the documents with the largest inner products. Only one block of documents is in memory at a time.
+    Finds the documents with the largest inner products, with one block of documents in memory at a time.
 
     Args:
         query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
             Vectors of the queries, as [`check_vectors`] returns them.
         document_blocks (iterable of `np.ndarray` of shape `(num_documents, dim)`):
-            Vectors of the documents, checked alike, in pieces of any size.
+            Vectors of the documents, checked as well, in blocks of any size.
         depth (`int`):
-            Number of documents to find for each query, or as many as there are.
+            Number of documents to return for each query; all of them if there are fewer.
 
     Returns:
-        `Ranking`: The documents, numbered through all blocks.
+        `Ranking`: The documents, numbered across all blocks.
 
     Example:
 
@@ -97,15 +97,15 @@ def check_vectors(
     if width is not None and vectors.shape[1] != width:
         raise ValueError(
             f"The vectors of {name} have {vectors.shape[1]} dimensions, but are compared with vectors of {width}. "
-            "Make both with the same model."
+            "Use the same model for both."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.sqrt(np.vecdot(vectors, vectors))  # not finite where the vector is not: one pass, no copy
     num_bad = len(vectors) - int(np.isfinite(norms).sum())
     if num_bad:
         raise ValueError(
-            f"{num_bad} of the {len(vectors)} vectors of {name} are not finite (NaN or infinite). Look for a diverged "
-            "model or a too narrow floating point type."
+            f"{num_bad} of the {len(vectors)} vectors of {name} are not finite (NaN or infinite). Check for a "
+            "diverged model or an overflow in half precision."
         )
     if is_cosine and (np.abs(norms - 1) > 1e-3).any():
         vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)[:, np.newaxis]

@@ -146,7 +146,7 @@ class DocumentRows:
         self._is_live = np.concatenate([self._is_live, np.ones(len(vectors), dtype=bool)])
 
     def remove(self, document_ids: Sequence[str]) -> None:
-        """Removes documents, which must be there, from all later searches."""
+        """Removes documents, which must be in the index."""
         rows = [self._row_numbers.pop(document_id) for document_id in dict.fromkeys(document_ids)]
         self._is_live[rows] = False
         self._num_removed += len(rows)
@@ -161,7 +161,7 @@ class DocumentRows:
             self._is_live, self._num_removed = np.ones(len(document_ids), dtype=bool), 0
 
     def refuse_known(self, document_ids: Sequence[str]) -> None:
-        """Refuses ids that are there."""
+        """Refuses ids that are in the index."""
         known = [document_id for document_id in document_ids if document_id in self]
         if known:
             raise ValueError(
@@ -170,7 +170,7 @@ class DocumentRows:
             )
 
     def refuse_missing(self, document_ids: Sequence[str]) -> None:
-        """Refuses ids that are not there."""
+        """Refuses ids that are not in the index."""
         missing = [document_id for document_id in document_ids if document_id not in self]
         if missing:
             raise KeyError(
@@ -201,7 +201,7 @@ class DocumentRows:
 
 
 def ids_and_texts(documents: Mapping[str, str] | Sequence[str]) -> tuple[list[str], list[str | None]]:
-    """Ids and texts of documents that are given by their ids, or in a list and then numbered."""
+    """Returns ids and texts of documents that are given by id, or as a list, which is then numbered."""
     if isinstance(documents, str):
         raise TypeError("`documents` must be several texts, got one. Put it in a list: `[text]`.")
     if isinstance(documents, Mapping):
@@ -213,7 +213,7 @@ def ids_and_texts(documents: Mapping[str, str] | Sequence[str]) -> tuple[list[st
 
 
 def checked_ids(document_ids: Sequence[str]) -> list[str]:
-    """Ids as a list of strings, each there once."""
+    """Returns ids as a list of strings, without duplicates."""
     document_ids = list(document_ids)
     if set(map(type, document_ids)) - {str}:
         other = next(document_id for document_id in document_ids if type(document_id) is not str)
@@ -222,13 +222,13 @@ def checked_ids(document_ids: Sequence[str]) -> list[str]:
         seen: set[str] = set()
         repeated = [name for name in document_ids if name in seen or seen.add(name)]
         raise ValueError(
-            f"{len(repeated)} ids occur more than once, such as {repeated[:3]}. Give each document an id of its own."
+            f"{len(repeated)} ids occur more than once, such as {repeated[:3]}. Give each document its own id."
         )
     return document_ids
 
 
 def checked_texts(texts: Sequence[str] | None, num_documents: int) -> list[str | None]:
-    """Texts as a list, one for each document; `None` for each, if there are none."""
+    """Returns texts as a list, one for each document; all `None` if no texts are given."""
     if texts is None:
         return [None] * num_documents
     texts = list(texts)

@@ -1,4 +1,4 @@
-"""What can be evaluated: anything that makes vectors, vectors in a context, or rankings."""
+"""What can be evaluated: systems that embed texts, with or without a context, or rank documents."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -18,7 +18,7 @@ _NUM_BLOCKS = 64
 @runtime_checkable
 class Embedder(Protocol):
     """
-    Makes vectors of texts, to be compared by the inner product: one row for each text.
+    Embeds texts as vectors that are compared by the inner product, one row for each text.
 
     Attributes:
         name (`str`):
@@ -34,14 +34,14 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class ContextualEmbedder(Embedder, Protocol):
-    """Makes vectors that depend on documents shown before. `set_context(None)` takes the context away."""
+    """Embeds texts with a context of documents. `set_context(None)` removes the context."""
 
     def set_context(self, documents: Sequence[str] | None) -> None: ...
 
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks the documents of a corpus by other means than vectors, at most `depth` of them for each query."""
+    """Ranks the documents of a corpus without vectors, at most `depth` of them for each query."""
 
     name: str
 
@@ -64,19 +64,19 @@ class SentenceTransformerEmbedder:
     def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(
-                f"`{name}` compares vectors by the similarity `{model.similarity_fn_name}`, but the search knows "
-                "`cosine` and `dot`. Set `model.similarity_fn_name` to one of them."
+                f"`{name}` uses the similarity `{model.similarity_fn_name}`, but the search supports `cosine` and "
+                "`dot`. Set `model.similarity_fn_name` to one of them."
             )
         self.model = model
         self.name = name
         self.batch_size = batch_size
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
         return self.model.encode_query(list(texts), **self._encode_kwargs())
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
         return self.model.encode_document(list(texts), **self._encode_kwargs())
 
     def _encode_kwargs(self) -> dict[str, int | bool]:
@@ -86,7 +86,7 @@ class SentenceTransformerEmbedder:
 
 class CDEEmbedder(SentenceTransformerEmbedder):
     """
-    A [`ContextualEmbedder`] around a CDE checkpoint that was loaded by sentence-transformers.
+    A [`ContextualEmbedder`] around a CDE checkpoint that sentence-transformers loaded.
 
     Args:
         model (`SentenceTransformer`):
@@ -107,7 +107,7 @@ class CDEEmbedder(SentenceTransformerEmbedder):
         self.set_context(None)
 
     def set_context(self, documents: Sequence[str] | None) -> None:
-        """Shows the model documents, or takes the context away: the model is then a plain biencoder."""
+        """Sets the context documents, or removes the context: the model is then a plain biencoder."""
         self.model[0].set_context(CorpusContext.null() if documents is None else list(documents))
 
 
@@ -122,7 +122,7 @@ class RememberingEmbedder:
 
     Args:
         embedder (`Embedder`):
-            Makes the vectors. It must return the same vectors for the same texts.
+            Embeds the texts. It must return the same vectors for the same texts.
     """
 
     def __init__(self, embedder: Embedder):
@@ -131,11 +131,11 @@ class RememberingEmbedder:
         self._embed_documents = lru_cache(_NUM_BLOCKS)(embedder.embed_documents)
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`."""
+        """Returns vectors of shape `(num_texts, dim)`."""
         return self._embed_queries(tuple(texts)).copy()
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`."""
+        """Returns vectors of shape `(num_texts, dim)`."""
         return self._embed_documents(tuple(texts)).copy()
 
 
