@@ -1,14 +1,14 @@
 """
-The experiments of the paper on real data, each one command.
+The experiments on real data, each one command.
 
     python -m experiments T1 --data DATA
     python -m experiments T1 --data DATA --quick
     python -m experiments T1 --report
 
 `--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
-of BEIR). Runs are kept in `runs/experiments` by the hash of everything they depend on: started again, an experiment
-goes on where it was. Its table, plots and page go to `docs/results`; `--report` makes plots and pages anew from the
-tables, without a run.
+of BEIR). Runs are kept in `runs/experiments` under a hash of everything they depend on, so an interrupted experiment
+resumes. Its table, plots and page go to `docs/results`. `--report` makes plots and pages from the tables, without a
+run.
 """
 
 import argparse
@@ -86,14 +86,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments",
         description=__doc__,
-        epilog=f"experiments, with an estimate of their time on two cores that do nothing else:\n{listed}",
+        epilog=f"experiments, with an estimate of their time on two free cores:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     choices = [*EXPERIMENTS, "all"]
     parser.add_argument("names", nargs="+", metavar="EXPERIMENT", choices=choices, help="names, or `all`")
     parser.add_argument("--data", type=Path, help="folder of the data; `compare` needs none")
     parser.add_argument("--seeds", type=int, help="seeds of each trained model (default: 2; with --quick 1)")
-    parser.add_argument("--quick", action="store_true", help="test in minutes that it runs, in a temporary folder")
+    parser.add_argument("--quick", action="store_true", help="check in minutes that it runs, in a temporary folder")
     parser.add_argument("--report", action="store_true", help="only make plots and pages from the tables")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of tables (default: docs/results)")
     parser.add_argument("--runs", type=Path, default=RUNS, help="folder of runs (default: runs/experiments)")

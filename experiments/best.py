@@ -1,4 +1,4 @@
-"""best: the best small model that these experiments give, on every retrieval set, whole and at MiniLM's own length."""
+"""best: the best small model of these experiments, on every complete retrieval set, with texts of MiniLM's length."""
 
 from functools import partial
 from pathlib import Path
@@ -37,19 +37,19 @@ FIELDS = {
 # Chosen on training domains, left out of a shorter training for it: docs/training.md.
 SHARE = 0.5  # of the trained weights in the average with those of MiniLM
 WAY = "contextual, lexical"  # as score_model calls the way that the model and its start are used
-MAX_LENGTH = 256  # at the test: that of MiniLM
+MAX_LENGTH = 256  # at test time: MiniLM's own
 FORUMS = "redditforum-"  # the sets whose source, though not whose forums, is that of training domains
 
 
 def best_run(workspace: Workspace) -> RunConfig:
-    """All of MiniLM in prefix attention, trained on every domain whose documents are not those of a retrieval set."""
+    """All of MiniLM in prefix attention, trained on every domain whose documents are in no retrieval set."""
     files = sorted((workspace.data_folder / "train").glob("*.jsonl.gz"))
     domains = [path.name.removesuffix(".jsonl.gz") for path in files]
     return RunConfig(domains=tuple(domain for domain in domains if domain not in LEFT_OUT_DOMAINS), **FIELDS)
 
 
 def build_model(workspace: Workspace, config: RunConfig) -> Path:
-    """Trains the run, averages it with its start, and saves it as it is to be used. Returns the folder."""
+    """Trains the run, averages it with its start, and saves it ready for inference. Returns the folder."""
     trained = train_run(workspace, config)
     folder = workspace.runs / "best" / f"{trained.name}-{SHARE:g}"
     model = load_averaged_model(workspace, config, SHARE, **CONTEXTUAL_KINDS[WAY])

@@ -1,4 +1,4 @@
-"""compare: the model of `make train` beside a biencoder and a control that were trained alike, two seeds each."""
+"""compare: the model of `make train` compared with a biencoder and a control trained alike, two seeds each."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""P1: how far a corpus' word statistics are from those of training, and how far a model falls behind BM25 there."""
+"""P1: distance of a corpus' word statistics from the training data, and the gap between a model and BM25."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from .runner.sweep import quick_evaluation
 from .runner.table import Row, markdown_table
 
 
-# Their documents are those of evaluation sets.
+# Evaluation sets contain their documents.
 LEFT_OUT_DOMAINS = ("nfcorpus_train", "regulatory_obliqa_dev")
 PAIRS_PER_DOMAIN = 500
 

@@ -32,7 +32,7 @@ from .runner.sweep import quick_evaluation, score_rows, sweep
 from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
-# What a text attends to beside itself, and by what its tokens are weighed.
+# What a text attends to in addition to itself, and where the token frequencies come from.
 VECTORS = {
     "none": "none (biencoder)",
     "learned": "learned (soft prompts)",
@@ -73,7 +73,7 @@ class FrequencyEmbedder(CDEEmbedder):
 
 
 def run(setting: Setting) -> list[Row]:
-    """A biencoder, soft prompts and a model in prefix attention, without frequencies and with those of the own set."""
+    """A biencoder, soft prompts and a model in prefix attention, with the plain mean and with own frequencies."""
     evaluation = replace(EVALUATION, contexts=("own", "training"), training_domains=short_run().domains)
     runs = {
         short_run(architecture=architecture): {"architecture": architecture, "pooling": "mean"}
@@ -108,7 +108,7 @@ def _columns(row: Row) -> Row:
 
 
 def _parts(row: Row) -> Row:
-    """Where vectors and frequencies of a row come from that was shown a whole context, or none."""
+    """Where vectors and frequencies of a row come from, if both come from the same documents."""
     vectors = {"biencoder": "none", "soft_prompt": "learned"}.get(row["architecture"], row["context"])
     return {"vectors": vectors, "frequencies": row["context"] if row["pooling"] == "frequency-pooled" else "none"}
 

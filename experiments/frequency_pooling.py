@@ -120,7 +120,7 @@ def count_tokens(
 
 
 def weigh(shares: Tensor, scale: float = SCALE) -> Tensor:
-    """The tool's weights, for all tokens of the vocabulary."""
+    """The weights of context-frequency pooling for all tokens of the vocabulary."""
     every_token = torch.arange(len(shares)).unsqueeze(0)
     ones = torch.ones_like(every_token)
     return pooling_weights(every_token, ones, token_frequencies=shares, frequency_scale=scale)[0]

@@ -14,9 +14,9 @@ GROUPINGS = (("random", False), ("domain", False), ("domain", True), ("cluster",
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's biencoder from batches of each kind, in short; and at T1's length from those that T1 does not have."""
+    """T1's biencoder from batches of each kind in short runs, and at T1's length from batches that T1 lacks."""
     rows = []
-    # One after the other, for as quick runs some of both are the same.
+    # In turn, because some quick runs of both are the same run.
     for make, kinds in ((short_run, GROUPINGS), (base_run, [("domain", True)])):
         runs = {
             make(architecture="biencoder", batches=batches, filters=filters): {

@@ -1,4 +1,4 @@
-"""joint-as-prefix: models that were trained in joint attention and run in prefix attention, without training anew."""
+"""joint-as-prefix: models trained in joint attention run in prefix attention, without retraining."""
 
 import json
 import os
@@ -21,7 +21,7 @@ CONTEXTS = ("own", "foreign", "none")
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's contextual models as they are, and those of joint attention in prefix attention."""
+    """T1's contextual models, unchanged, and the joint models in prefix attention."""
     runs = {config: factors for config, factors in main_table.runs().items() if config.has_context}
     evaluation = main_table.EVALUATION
     rows = [

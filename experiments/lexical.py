@@ -1,4 +1,4 @@
-"""lexical: what a sketch of the words gives beside MiniLM's vectors, without training, in own and foreign contexts."""
+"""lexical: what a sketch of the words adds to MiniLM's vectors, without training, in own and foreign contexts."""
 
 from dataclasses import replace
 

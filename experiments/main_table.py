@@ -1,4 +1,4 @@
-"""T1: the paper's two by two of batches and architecture, with prefix attention and the controls beside it."""
+"""T1: the paper's main table of batches by architecture, with prefix attention and controls."""
 
 from itertools import product
 
@@ -52,7 +52,7 @@ def short_run(**fields) -> RunConfig:
 
 
 def short_setting() -> str:
-    """What such a run has less of, for the pages."""
+    """How such a run differs from T1, for the pages."""
     short, base = short_run(), base_run()
     return f"{short.steps} steps (T1: {base.steps}) on texts of {short.max_length} tokens (T1: {base.max_length})"
 

@@ -1,4 +1,4 @@
-"""F13: how far the vector of a document moves when the context changes, beside its distance from other documents."""
+"""F13: how far a document's vector moves when the context changes, compared with its distance from other documents."""
 
 import random
 from itertools import product

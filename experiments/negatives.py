@@ -1,4 +1,4 @@
-"""F9: mined hard negatives beside those of contextual batches."""
+"""F9: mined hard negatives in addition to the negatives of contextual batches."""
 
 from statistics import fmean
 

@@ -18,8 +18,8 @@ DOCSTRINGS = ("docstrings",)
 NUM_SOFT_PROMPTS = 8
 NEW_LAYERS = r"stage_model\.(?!backbone)"  # names of the parameters outside of the backbones
 
-# The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
-# scores a run: a new evaluation must not train anything again.
+# The code that makes the weights. Not `data`, because the pairs themselves are hashed, and not what only starts, shows
+# or scores a run: a new evaluation must not train anything again.
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
 _IDLE_FILES = (
     "batching/inspection.py",

@@ -49,7 +49,7 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
         workspace (`Workspace`):
             Where the data is.
         folder (`str` or `Path`):
-            A sentence-transformers model: a trained run, or an encoder as it is.
+            A sentence-transformers model: a trained run, or an unchanged encoder.
         config (`EvaluationConfig`):
             How to score it.
         kind (`str`, *optional*, defaults to `"plain"`):

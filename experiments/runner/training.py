@@ -2,7 +2,7 @@
 Trains a run, unless it was trained before.
 
 The folder of a run is named after the hash of its identity. It holds the model and, written last, `training.json`: a
-folder without that file was interrupted, and training goes on from its last whole checkpoint.
+folder without that file was interrupted, and training resumes from its last complete checkpoint.
 """
 
 import json
@@ -46,7 +46,7 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
 
 
 def train_run(workspace: Workspace, config: RunConfig) -> Path:
-    """Trains a run, or goes on with it, or finds it trained. Returns its folder, a sentence-transformers model."""
+    """Trains a run, or resumes it, unless it is trained already. Returns its folder, a sentence-transformers model."""
     folder = workspace.run_folder(config)
     if is_trained(folder):
         return folder
@@ -64,7 +64,7 @@ def train_run(workspace: Workspace, config: RunConfig) -> Path:
     start = time.perf_counter()
     trainer.train("auto")
     if trainer.was_terminated:
-        raise KeyboardInterrupt("Training was ended. Start the same command again to go on.")
+        raise KeyboardInterrupt("Training was terminated. Run the same command again to resume it.")
     trainer.save_model()
     names = ("loss", "accuracy", "hardness", "filtered_share")
     lines = [line for line in trainer.state.log_history if "loss" in line]
