@@ -157,7 +157,7 @@ def _add_convert(commands: argparse._SubParsersAction) -> None:
         "convert",
         help="write a released checkpoint in the layout of this package",
         description="Reads a checkpoint in the layout of jxm/cde-small-v1 or -v2 and writes it in ours, with the code "
-        "files, so that AutoModel.from_pretrained(DESTINATION, trust_remote_code=True) works without this package.",
+        "files, so that AutoModel.from_pretrained(DESTINATION, trust_remote_code=True) works without cde-hf.",
         epilog="example: cde-hf convert jxm/cde-small-v1 cde-small-v1",
     )
     command.add_argument("source", metavar="SOURCE", help="folder or Hub name of the checkpoint to read")
@@ -170,8 +170,8 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
         "prepare",
         help="cluster training pairs into a batch plan",
         description="Embeds all queries and documents with a cheap surrogate model and clusters the pairs of each "
-        "domain, so that batches can be made of neighbours. Interrupted and started again, it goes on where it was. "
-        "On several processes or GPUs: accelerate launch -m cde_hf.cli prepare ...",
+        "domain, so that batches can be filled with similar pairs. If interrupted, run the same command again to "
+        "resume. On several GPUs: accelerate launch -m cde_hf.cli prepare ...",
         epilog="example: cde-hf prepare docstrings plan --surrogate tfidf --cluster-size 256",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -188,28 +188,28 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         default=[],
         metavar="OURS=THEIRS",
-        help="names of the columns, such as query=question document=answer domain=subdomain",
+        help="column names, such as query=question document=answer domain=subdomain",
     )
     data.add_argument("--split", default="train", help="split of a Hub data set")
     surrogate = command.add_argument_group("surrogate")
     surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
-    surrogate.add_argument("--filter-surrogate", help="another one for the false-negative filter")
-    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="width of the vectors of `tfidf`")
+    surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")
+    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="dimensions of the `tfidf` vectors")
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=int, default=256, help="wanted number of pairs in a cluster")
-    clusters.add_argument("--iterations", type=int, default=100, help="iterations of k-means")
-    clusters.add_argument("--starts", type=int, default=6, help="starts of k-means, of which the best counts")
-    clusters.add_argument("--spherical", action="store_true", help="k-means by inner product")
-    clusters.add_argument("--seed", type=int, default=0, help="seed of all draws")
+    clusters.add_argument("--cluster-size", type=int, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--iterations", type=int, default=100, help="k-means iterations")
+    clusters.add_argument("--starts", type=int, default=6, help="k-means starts; the best one is kept")
+    clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
+    clusters.add_argument("--seed", type=int, default=0, help="random seed")
     command.set_defaults(run=prepare)
 
 
 def _add_inspect(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "inspect",
-        help="show what is in a batch plan",
+        help="show the contents of a batch plan",
         description="Prints the statistics of a batch plan and writes one HTML page with cluster sizes, hardness, "
         "filtered negatives, and sample clusters with their texts.",
         epilog="example: cde-hf inspect plan --html plan.html",
@@ -230,16 +230,16 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
-    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
+    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="folders of retrieval sets")
+    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
     command.add_argument("--context-size", type=int, default=512, help="context documents to sample")
-    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="ndcg@10, mrr@10, recall@100")
-    command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
-    command.add_argument("--json", type=Path, help="file to write the score of every query to")
+    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--json", type=Path, help="file for the scores of every query")
     add_trust_argument(command)
     command.set_defaults(run=evaluate)
 
@@ -248,8 +248,8 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "contextualize",
         help="give a sentence-transformers model the word statistics of a corpus",
-        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling: no training, no "
-        "cost when encoding.",
+        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling. It needs no "
+        "training and encodes as fast as before.",
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -258,10 +258,13 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
         "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
     )
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--size", type=int, default=64, help="documents to draw")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.add_argument("--size", type=int, default=64, help="number of documents to sample")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
     command.add_argument(
-        "--lexical-size", type=int, default=0, help="width of a sketch of the words behind the vectors, 0 for none"
+        "--lexical-size",
+        type=int,
+        default=0,
+        help="dimensions of the appended lexical sketch, 0 for none",
     )
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
@@ -271,7 +274,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "train",
         help="train a contextual model or a biencoder",
-        add_help=False,  # the arguments are those of examples/train.py, which explain themselves
+        add_help=False,  # `run_training` parses the arguments and prints their help
     )
     command.set_defaults(run=train)
 
@@ -295,7 +298,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command. A mistake of the user ends in one line, anything else in a traceback."""
+    """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
     args, args.rest = parser.parse_known_args(arguments)
     if args.rest and args.run is not train:

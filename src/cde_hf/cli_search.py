@@ -146,9 +146,9 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     command.add_argument(
         "--frequency-pooling",
         action="store_true",
-        help="give a mean-pooling model the word statistics of the corpus, as `cde-hf contextualize` does",
+        help="contextualize a mean-pooling model with this corpus, as `cde-hf contextualize` does",
     )
-    command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
     command.add_argument(
         "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
     )
@@ -203,7 +203,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
     command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")
-    command.add_argument("--depth", type=int, default=10, help="documents to show")
+    command.add_argument("--depth", type=int, default=10, help="number of documents to show")
     command.add_argument(
         "--side-by-side",
         action="store_true",
