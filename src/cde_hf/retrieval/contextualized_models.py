@@ -12,6 +12,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch.nn import Module
 
 from ..modeling.frequency_pooling import FrequencyPooling
+from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
 from .systems import SentenceTransformerEmbedder
 
 
@@ -35,7 +36,7 @@ def contextualize(
     documents: Sequence[str] | None,
     *,
     size: int = 64,
-    frequency_scale: float = 0.2,
+    frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
     lexical_size: int | None = None,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
