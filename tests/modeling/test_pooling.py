@@ -82,6 +82,16 @@ def test_bare_vectors_and_no_context_pool_by_the_mean(models, texts):
         torch.testing.assert_close(embeddings, expected, atol=0, rtol=0)
 
 
+def test_a_model_is_trained_with_the_mean_and_pools_by_frequency_at_inference(models, texts, context_documents):
+    in_training, at_inference = [], []
+    for model in models:
+        model.config.sequence_dropout_prob = 0.0
+        at_inference.append(model(*texts, *context_documents).embeddings)
+        in_training.append(model.train()(*texts, *context_documents).embeddings)
+    torch.testing.assert_close(in_training[0], in_training[1], atol=0, rtol=0)
+    assert (at_inference[0] - at_inference[1]).abs().max() > 1e-3
+
+
 def test_the_pooling_can_be_changed_when_a_checkpoint_is_loaded(models, texts, context_documents, tmp_path):
     frequency_model, mean_model = models
     mean_model.save_pretrained(tmp_path)

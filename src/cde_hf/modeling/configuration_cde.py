@@ -41,7 +41,8 @@ class CDEConfig(PreTrainedConfig):
             nothing yet take attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
-            being the share of the context documents that contain it and `a` the `frequency_scale`.
+            being the share of the context documents that contain it and `a` the `frequency_scale`. In training
+            mode it is the plain mean: a model that is trained so gains more from the frequencies at inference.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a` of these weights: the frequency at which a token weighs one half.
             `math.inf` gives the plain mean.

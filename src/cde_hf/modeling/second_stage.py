@@ -93,11 +93,13 @@ class SecondStage(nn.Module):
             )
         else:
             hidden_states = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+        # Trained with the plain mean, a model is better with frequencies at inference than if trained with them.
+        pools_by_frequency = self.config.pooling == "context_frequency" and not self.training
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies if self.config.pooling == "context_frequency" else None,
+            token_frequencies=token_frequencies if pools_by_frequency else None,
             frequency_scale=self.config.frequency_scale,
         )
         pooled = mean_of_tokens(hidden_states, weights)
