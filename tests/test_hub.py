@@ -132,7 +132,7 @@ def test_bare_vectors_bring_no_lexical_part_and_say_so(lexical, watch_warnings):
     lexical[0].set_context(None)
     embeddings = lexical.encode(TEXTS, dataset_embeddings=vectors)
     assert not embeddings[:, lexical[0].model.config.hidden_size :].any()
-    assert "bring no token frequencies" in warnings[0]
+    assert "have no token frequencies" in warnings[0]
 
 
 @pytest.mark.parametrize("with_first_stage", [True, False])
@@ -255,7 +255,7 @@ def test_a_context_survives_the_disk(model, tmp_path):
 def test_a_torn_context_is_named(tmp_path):
     path = tmp_path / "context.safetensors"
     path.write_bytes(b"torn")
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
         CorpusContext.load(path)
 
 

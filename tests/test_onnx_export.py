@@ -128,11 +128,11 @@ def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch
     with pytest.raises(ValueError, match=r"no context to export. Call `model\[0\].set_context"):
         export_onnx(model, tmp_path / "onnx")
     model[0].set_context(CORPUS)
-    with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):
+    with pytest.raises(FileExistsError, match="exists. Remove it or choose another folder"):
         export_onnx(model, tmp_path / "model")
     plain = SentenceTransformer(modules=[torch.nn.Linear(3, 3)], device="cpu")
     with pytest.raises(
-        TypeError, match="Only a CDE checkpoint can be exported, got a model that begins with `Linear`"
+        TypeError, match="Only a CDE checkpoint can be exported, got a model that starts with `Linear`"
     ):
         export_onnx(plain, tmp_path / "onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)

@@ -65,9 +65,9 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
         ({"lexical_size": -1}, "`lexical_size` must not be negative, got -1"),
         ({"lexical_size": 8, "lexical_weight": 0.0}, "must be positive and finite, got 0.0. Use `lexical_size=0`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
-        ({"context_as_sequence": True, "context_attention": "prefix"}, "In prefix attention the context is a set"),
+        ({"context_as_sequence": True, "context_attention": "prefix"}, "the context is an unordered set"),
         ({"context_as_sequence": True, "second": "bert"}, "needs a second stage with rotary positions"),
-        ({"normalize_text_twice": True}, "describes released ModernBERT weights"),
+        ({"normalize_text_twice": True}, "is for the released ModernBERT weights"),
     ],
 )
 def test_what_cannot_work_is_refused(make_config, fields, message):

@@ -17,10 +17,10 @@ def test_a_missing_or_corrupt_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
         CorpusContext.load(path)
     path.write_bytes(b"corrupt")
-    with pytest.raises(ValueError, match="not a whole safetensors file"):
+    with pytest.raises(ValueError, match="not a complete safetensors file"):
         CorpusContext.load(path)
     save_file({"embeddings": torch.zeros(3, 8)}, path)
-    with pytest.raises(ValueError, match="holds no corpus context"):
+    with pytest.raises(ValueError, match="contains no corpus context"):
         CorpusContext.load(path)
 
 

@@ -170,7 +170,7 @@ def test_without_a_context_the_lexical_part_is_zero(lexical):
 
 def test_a_lexical_part_of_no_width_or_weight_is_refused():
     for fields in ({"lexical_size": -1}, *({"lexical_size": 8, "lexical_weight": value} for value in (0.0, np.inf))):
-        with pytest.raises(ValueError, match="Use `lexical_size=0` to do without"):
+        with pytest.raises(ValueError, match="Use `lexical_size=0` to disable"):
             FrequencyPooling(384, **fields)
 
 
@@ -215,7 +215,7 @@ def test_a_text_of_100000_words_is_cut_like_any_other(model):
 @pytest.mark.parametrize(
     ("documents", "error", "message"),
     [
-        ([], ValueError, "got 0 without any. Give documents of the corpus, or `None`"),
+        ([], ValueError, "got 0 without any. Pass documents of the corpus, or `None`"),
         (["", " "], ValueError, "got 2 without any"),
         ("The cat sleeps.", TypeError, "got one text. Put it in a list"),
         (["The cat sleeps.", None], TypeError, "got a `NoneType`"),
@@ -237,7 +237,7 @@ def test_a_context_needs_a_tokenizer():
 
 
 def test_only_a_mean_can_be_weighed():
-    with pytest.raises(ValueError, match="weighs the tokens of a mean, got `pooling_mode='cls'`"):
+    with pytest.raises(ValueError, match="needs mean pooling, got `pooling_mode='cls'`"):
         FrequencyPooling(384, pooling_mode="cls")
 
 

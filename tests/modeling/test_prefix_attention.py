@@ -189,13 +189,13 @@ def test_a_block_of_another_size_is_refused(make_model, texts, context_documents
 
 def test_a_block_with_more_context_is_refused(make_model, texts):
     stage = make_model(context_attention="prefix").second_stage_model
-    with pytest.raises(ValueError, match="give it alone"):
+    with pytest.raises(ValueError, match="Pass it alone"):
         stage(*texts, dataset_embeddings=torch.randn(2, 32), context_block=stage.encode_block())
 
 
 def test_a_context_per_text_is_refused(make_model, texts):
     stage = make_model(context_attention="prefix").second_stage_model
-    with pytest.raises(ValueError, match="shares one context between all texts"):
+    with pytest.raises(ValueError, match="all texts share one context"):
         stage(*texts, dataset_embeddings=torch.randn(4, 6, 32))
 
 
@@ -204,5 +204,5 @@ def test_joint_attention_has_no_block(make_model, texts):
     stage = make_model(context_attention="joint").second_stage_model
     with pytest.raises(ValueError, match="context_attention='joint'"):
         stage.encode_block()
-    with pytest.raises(ValueError, match="of use in prefix attention only"):
+    with pytest.raises(ValueError, match="works in prefix attention only"):
         stage(*texts, context_block=block)

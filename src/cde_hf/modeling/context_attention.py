@@ -1,14 +1,14 @@
 """
-Attention of the second stage: how text tokens see a context block that was computed before.
+Attention of the second stage: how text tokens attend to a precomputed context block.
 
-In prefix attention the context block (context vectors and soft prompt) is a run of its own:
+In prefix attention the context block (context vectors and soft prompt) is computed separately:
 
-1. The block goes through the backbone alone; each layer's keys and values are recorded.
-2. A text goes through the backbone alone; each layer's attention sees the recorded keys and values before its own.
+1. The block goes through the backbone alone, and each layer's keys and values are recorded.
+2. A text goes through the backbone alone, and each layer attends to the recorded keys and values and to its own.
 
-Both happen in the attention function, which transformers looks up by name and to which its encoders pass unknown
-keyword arguments. So no backbone is patched: its attention modules look up the function registered here, which calls
-the one that the backbone's configuration names.
+Both happen in the attention function. transformers looks it up by name, and its encoders pass unknown keyword
+arguments on to it, so no backbone needs to be rewritten. The attention modules look up the function registered here,
+which calls the implementation that the backbone's configuration names.
 """
 
 import copy
@@ -28,7 +28,7 @@ from .backbones import has_local_layers
 from .merged_attention import as_one_text, is_merging_faster, merged_attention
 
 
-# Unique to this copy of the code: names are global in a process, and each checkpoint has a copy of its own.
+# Names are global in a process and each checkpoint has its own copy of this code, so each copy needs its own name.
 _NAME = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}"
 
 _SUPPORTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
@@ -38,7 +38,7 @@ class RecordedBlock:
     """
     Keys and values of each layer, filled in while a context block goes through a backbone.
 
-    An object of its own, since FSDP hands the layers copies of dictionaries.
+    A class because FSDP passes copies of plain dictionaries to the layers.
     """
 
     def __init__(self):
@@ -55,28 +55,28 @@ def context_attention_forward(
     recorded: RecordedBlock | None = None,
     context_keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None,
     separate_context: bool = False,
-    position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
+    position_ids: Tensor | None = None,  # not passed on: flash-attention reads repeated zeros as packed texts
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Attention function of transformers that records a context block or puts a recorded one before the text.
+    Attention function for transformers that records a context block, or prepends a recorded one to the text.
 
     Args:
         module (`nn.Module`):
             The attention module. Its `layer_idx` selects its part of the block, its `backbone_config` the attention
             implementation.
         query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
-            The projected inputs, rotated where the backbone does so.
+            The projected inputs, after rotation if the backbone is rotary.
         attention_mask (`torch.Tensor`, *optional*):
-            Mask in the form that the wrapped function expects, over context and text.
+            Mask over context and text, in the form that the implementation expects.
         recorded (`RecordedBlock`, *optional*):
-            Filled with the keys and values of each layer. Recomputation under gradient checkpointing leaves it as it
-            is.
+            Filled with the keys and values of each layer. Recomputation under gradient checkpointing does not change
+            it.
         context_keys_values (`tuple`, *optional*):
             Keys and values of each layer, of shape `(1, num_heads, num_block_tokens, head_dim)`.
         separate_context (`bool`, *optional*, defaults to `False`):
-            Whether attention to the context is added to that to the text, each with weights that sum to one; the mask
-            is then that of the text alone.
+            Whether context and text have separate softmaxes whose outputs are added. The mask then covers the text
+            alone.
     """
     implementation = module.backbone_config._attn_implementation
     attend = partial(_attend, implementation, module, **kwargs)
@@ -84,13 +84,13 @@ def context_attention_forward(
         recorded.keys_values[module.layer_idx] = (key, value)
     if context_keys_values is not None:
         context_key, context_value = context_keys_values[module.layer_idx]
-        # A block may come from another device, precision or autocast state than the texts that it serves.
+        # A block may come from another device, precision or autocast state than the texts.
         context_key, context_value = context_key.to(key), context_value.to(value)
         if separate_context:
             output, probabilities = attend(query, key, value, attention_mask)
             context_output, _ = attend(as_one_text(query), context_key, context_value, None)
             return output + context_output.view_as(output), probabilities
-        has_dropout = kwargs.get("dropout", 0.0) > 0  # of the probabilities, which merging never sees
+        has_dropout = kwargs.get("dropout", 0.0) > 0  # merging never sees the probabilities that dropout acts on
         if implementation == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
@@ -142,9 +142,9 @@ def check_attention(config: PreTrainedConfig, implementation: str | None) -> Non
 
 def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
     """
-    Mask for a run over context block and text together, in the form that the backbone takes.
+    Mask for context block and text in one run, in the form that the backbone expects.
 
-    Local layers apply their window among text tokens only: the context is a set, near to every token.
+    Local layers apply their window between text tokens only, because the context is a set without positions.
     """
 
     def sees(batch, head, query, key):
@@ -157,7 +157,7 @@ def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask
 
 
 def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
-    """Mask for a run over the text alone, whose keys are those of the context block and then its own."""
+    """Mask for a run over the text alone, whose keys are the context block's followed by its own."""
 
     def sees(batch, head, query, key):
         return (key < num_block_tokens) | is_near(batch, head, query + num_block_tokens, key)
@@ -169,7 +169,7 @@ def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask:
 
 
 def block_masks(backbone: PreTrainedModel):
-    """Mask for a run over the context block alone: everything sees everything, in every layer."""
+    """Mask for a run over the context block alone: full attention in every layer."""
     if not has_local_layers(backbone.config):
         return None
     return {"full_attention": None, "sliding_attention": None}
@@ -232,9 +232,9 @@ def _flash_attention(
     deterministic: bool | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not take.
+    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not accept.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    # Not by `flash_attention_forward` of transformers, which looks the kernel up by the name in `module.config`: ours.
+    # transformers' `flash_attention_forward` would look up the kernel by the name in `module.config`, which is ours.
     output = _flash_attention_forward(
         query.transpose(1, 2),
         key.transpose(1, 2),

@@ -16,20 +16,20 @@ def pooling_weights(
     frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
 ) -> Tensor:
     """
-    Weights of the text tokens for the mean.
+    Weights of the text tokens in the mean.
 
     Args:
         input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
             Token ids.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Zero at padding, which weighs nothing.
+            Zero at padding, which has weight 0.
         instruction_end_id (`int`, *optional*):
-            Token that closes an instruction: it and all tokens before its first occurrence, not counting the very
-            first token, weigh nothing. A text without it keeps all its tokens.
+            Id of the token that ends an instruction. The tokens up to its first occurrence have weight 0. The very
+            first token of a text never counts as such an end. A text without an instruction keeps all tokens.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-            Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
+            Share `p` of the context documents that contain each token. A token has weight `a / (a + p)`.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
-            The scale `a`. An infinite one gives equal weights.
+            The scale `a`. An infinite scale gives equal weights.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
@@ -51,7 +51,7 @@ def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
         hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
             One vector per token.
         weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight of each token; they need not sum to one. A text whose weights are all zero gives the zero vector.
+            Weight of each token. They need not sum to one. If all weights of a text are zero, so is its mean.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, dim)`: The means.
