@@ -26,7 +26,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from transformers import AutoModel, NomicBertConfig, PreTrainedTokenizerFast, TrainerCallback
 
-from cde_hf import relaunch_on_cpus
 from cde_hf.batching import BatchPlan, ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
 from cde_hf.modeling import CDEConfig, CDEModel
 from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache
@@ -308,5 +307,4 @@ def main():
 
 
 if __name__ == "__main__":
-    relaunch_on_cpus()
     main()
