@@ -28,7 +28,7 @@ train: install  ## Train a small contextual model on docstrings and test it on u
 	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
 
 compare: install  ## Train the same model, a biencoder and a control alike, two seeds each (about an hour on two free cores)
-	$(OFFLINE) $(BIN)/python experiments/paper.py compare
+	$(OFFLINE) $(BIN)/python -m experiments compare
 
 test: install  ## Run all tests but the slow ones and those that need a GPU
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'

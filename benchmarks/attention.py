@@ -84,7 +84,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
     models = build_models(args.model, args.context_size, args.layers)
-    vectors = torch.randn(args.context_size, models["joint"].config.context_embedding_size)
+    vectors = torch.randn(args.context_size, models["joint"].config.hidden_size)
     contexts = {name: models[name].add_context_block(CorpusContext(vectors)) for name in ("prefix", "separate")}
     ratios = (("joint", "prefix"), ("prefix", "biencoder"), ("separate", "biencoder"))
     write_header(

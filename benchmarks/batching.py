@@ -1,6 +1,6 @@
 """
-What happens before training, on synthetic pairs: clustering against bare FAISS, memory, tour, opening a plan, an
-epoch.
+What happens before training, on synthetic pairs: clustering against bare FAISS, its memory, the greedy
+nearest-neighbour order of clusters, opening a plan, an epoch.
 
 Clustering runs in turn with a bare `faiss.Kmeans` call on the same rows, each in a process of its own, so that the
 peak memory is its own too.
@@ -23,7 +23,7 @@ import numpy as np
 from cde_hf.batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter, KMeansSettings, cluster_pairs
 from cde_hf.batching.batch_plan import FORMAT_VERSION, MANIFEST
 from cde_hf.batching.clustering import pair_rows
-from cde_hf.batching.packing import greedy_tour, neighbour_table
+from cde_hf.batching.packing import nearest_neighbour_order, neighbour_table
 
 
 SETTINGS = KMeansSettings(num_iterations=10, num_starts=1, max_training_pairs=10**9)
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="numbers of pairs")
     parser.add_argument("--dim", type=int, default=128, help="width of the surrogate vectors (default: 128)")
     parser.add_argument("--rounds", type=int, default=2, help="rounds, of which the best counts (default: 2)")
-    parser.add_argument("--tour", type=int, default=16_000, help="centroids of the tour (default: 16000)")
+    parser.add_argument("--centroids", type=int, default=16_000, help="centroids to order (default: 16000)")
     args = parser.parse_args()
 
     write = sys.stdout.write
@@ -134,14 +134,14 @@ def main() -> None:
     for num_pairs in args.pairs:
         measure(num_pairs, max(16, min(1024, num_pairs // 976)), args.dim, args.rounds)
 
-    centroids = np.random.default_rng(0).normal(size=(args.tour, 2 * args.dim)).astype(np.float32)
+    centroids = np.random.default_rng(0).normal(size=(args.centroids, 2 * args.dim)).astype(np.float32)
     start = time.perf_counter()
     neighbours = neighbour_table(centroids)
     middle = time.perf_counter()
-    greedy_tour(centroids, start=0, neighbours=neighbours)
+    nearest_neighbour_order(centroids, start=0, neighbours=neighbours)
     write(
-        f"\nTour over {args.tour:,} random centroids: {middle - start:.1f} s for the table of neighbours, once; "
-        f"{time.perf_counter() - middle:.1f} s for the tour, in each epoch.\n"
+        f"\nNearest-neighbour order of {args.centroids:,} random centroids: {middle - start:.1f} s for the table of "
+        f"neighbours, once; {time.perf_counter() - middle:.1f} s for the order, in each epoch.\n"
     )
 
 

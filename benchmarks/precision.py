@@ -15,7 +15,7 @@ from models import STAGES, build_models
 from timing import add_timing_arguments, best_times, write_header, write_row
 from torch import nn
 
-from cde_hf import ContextBlock
+from cde_hf.modeling import ContextBlock
 
 
 def make_form(stage: nn.Module, form: str) -> nn.Module:
@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(args.threads)
     stage = build_models(args.model, args.context_size)["prefix"].second_stage_model
-    vectors = torch.randn(args.context_size, stage.config.context_embedding_size)
+    vectors = torch.randn(args.context_size, stage.config.hidden_size)
     names = ["float32", *(form for form in args.forms if form != "float32")]
     stages = {form: make_form(stage, form) for form in names}
     blocks = {form: encode_block(stages[form], vectors, form) for form in names}

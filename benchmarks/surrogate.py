@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from timing import add_timing_arguments, best_times, write_header, write_row
 
-from cde_hf import docstring_pairs
 from cde_hf.batching import SentenceTransformerSurrogate
-from cde_hf.batching.vectors import write_vectors
+from cde_hf.batching.surrogates import write_vectors
+from cde_hf.data import docstring_pairs
 
 
 def write_surrogate_vectors(surrogate: SentenceTransformerSurrogate, texts: list[str], side: str) -> None:

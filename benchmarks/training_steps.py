@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from transformers import AutoModel, NomicBertConfig
 
-from cde_hf import CDEConfig, CDEModel, GradientCache, filtered_info_nce
+from cde_hf import CDEConfig, CDEModel, filtered_info_nce
+from cde_hf.trainer import GradientCache
 from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
 
 

@@ -13,7 +13,8 @@ from sentence_transformers import SentenceTransformer
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from cde_hf import contextualize, docstring_pairs
+from cde_hf import contextualize
+from cde_hf.data import docstring_pairs
 
 
 def main() -> None:

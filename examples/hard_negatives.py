@@ -11,7 +11,8 @@ from importlib.resources import files
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import mine_hard_negatives
 
-from cde_hf import contextualize, docstring_pairs
+from cde_hf import contextualize
+from cde_hf.data import docstring_pairs
 
 
 def main() -> None:

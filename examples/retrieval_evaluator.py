@@ -11,7 +11,8 @@ from importlib.resources import files
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
-from cde_hf import contextualize, docstring_pairs, retrieval_set_from_pairs
+from cde_hf import contextualize
+from cde_hf.data import docstring_pairs, retrieval_set_from_pairs
 
 
 def main() -> None:

@@ -1,26 +1,28 @@
-"""best: the best small model that these experiments give, on every retrieval set, whole and at MiniLM's own length."""
+"""best: the best small model of these experiments, on every complete retrieval set, with texts of MiniLM's length."""
 
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-from divergence import LEFT_OUT_DOMAINS
 from matplotlib.figure import Figure
-from runner.averaging import load_averaged_model
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.files import write_text
-from runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
-from runner.sets import EvaluationConfig
-from runner.sweep import WAYS, quick_evaluation, quick_run
-from runner.table import Row, markdown_table, select
-from runner.training import save_start, train_run
-from runner.workspace import NO_PROMPTS, Workspace
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer
 
-from cde_hf import CardFacts, Evaluation, make_model_card, save_checkpoint
+from cde_hf import Evaluation, save_checkpoint
+from cde_hf.model_card import CardFacts, make_model_card
+
+from .divergence import LEFT_OUT_DOMAINS
+from .runner.averaging import load_averaged_model
+from .runner.config import NEW_LAYERS, RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.files import write_text
+from .runner.scoring import CONTEXTUAL_KINDS, LEXICAL_SIZE, evaluate_bm25, evaluate_model
+from .runner.sets import EvaluationConfig
+from .runner.sweep import WAYS, quick_evaluation, quick_run
+from .runner.table import Row, markdown_table, select
+from .runner.training import save_start, train_run
+from .runner.workspace import NO_PROMPTS, Workspace
 
 
 OURS, START = "contextual-minilm", "all-MiniLM-L6-v2"
@@ -35,19 +37,19 @@ FIELDS = {
 # Chosen on training domains, left out of a shorter training for it: docs/training.md.
 SHARE = 0.5  # of the trained weights in the average with those of MiniLM
 WAY = "contextual, lexical"  # as score_model calls the way that the model and its start are used
-MAX_LENGTH = 256  # at the test: that of MiniLM
+MAX_LENGTH = 256  # at test time: MiniLM's own
 FORUMS = "redditforum-"  # the sets whose source, though not whose forums, is that of training domains
 
 
 def best_run(workspace: Workspace) -> RunConfig:
-    """All of MiniLM in prefix attention, trained on every domain whose documents are not those of a retrieval set."""
+    """All of MiniLM in prefix attention, trained on every domain whose documents are in no retrieval set."""
     files = sorted((workspace.data_folder / "train").glob("*.jsonl.gz"))
     domains = [path.name.removesuffix(".jsonl.gz") for path in files]
     return RunConfig(domains=tuple(domain for domain in domains if domain not in LEFT_OUT_DOMAINS), **FIELDS)
 
 
 def build_model(workspace: Workspace, config: RunConfig) -> Path:
-    """Trains the run, averages it with its start, and saves it as it is to be used. Returns the folder."""
+    """Trains the run, averages it with its start, and saves it ready for inference. Returns the folder."""
     trained = train_run(workspace, config)
     folder = workspace.runs / "best" / f"{trained.name}-{SHARE:g}"
     model = load_averaged_model(workspace, config, SHARE, **CONTEXTUAL_KINDS[WAY])
@@ -91,7 +93,7 @@ def make_card(folder: Path, config: RunConfig, evaluation: Evaluation) -> str:
         "domains": ", ".join(config.domains),
         "pairs of a domain": f"at most {config.pairs_per_domain}",
         "batches": f"{config.steps} of {config.batch_size} pairs, from clusters of TF-IDF vectors, filtered",
-        "learning rate": f"{config.learning_rate}, of new layers {config.new_layers_learning_rate}",
+        "learning rate": f"{config.learning_rate}, of new layers {dict(config.learning_rate_mapping)[NEW_LAYERS]}",
         "tokens read of a text in training": config.max_length,
         "weights": f"{SHARE:g} of the trained ones, {1 - SHARE:g} of the encoder at the start",
     }
@@ -121,7 +123,7 @@ def report(rows: list[Row]) -> Page:
         if kind:
             lines.append([f"**{title}**", *(f"**{fmean(scores[name][s] for s in kind):.1f}**" for name in systems)])
     gains = {name: [scores[OURS][each] - scores[name][each] for each in sets] for name in systems if name != OURS}
-    finding = "Points of NDCG@10 that our model is above " + ", ".join(
+    finding = "Points of NDCG@10 of our model above " + ", ".join(
         f"{name}: {means[OURS] - means[name]:+.1f} (better on {sum(gain > 0 for gain in gains[name])})"
         for name in gains
     )
@@ -134,16 +136,18 @@ def report(rows: list[Row]) -> Page:
     trained = RunConfig(**FIELDS)
     text = f"""## Setting
 
-All six layers of MiniLM in prefix attention, with a first stage of its first layer, trained on at most
-{trained.pairs_per_domain} pairs of each domain but {" and ".join(LEFT_OUT_DOMAINS)}, whose documents are those of
+All six layers of MiniLM in prefix attention, with its first layer as first stage. Training uses at most
+{trained.pairs_per_domain} pairs of each domain except {" and ".join(LEFT_OUT_DOMAINS)}, whose documents are in
 retrieval sets: {trained.steps} steps of {trained.batch_size} pairs from clusters, texts of {trained.max_length}
 tokens, {trained.context_size} context documents of the batch's domain, learning rate {trained.learning_rate}, the
-plain mean in training; in use context-frequency pooling, and a lexical part of {LEXICAL_SIZE} dimensions. Each weight
-is then averaged with that of the start, which counts for {1 - SHARE:g}. One seed. *lexical* is the same without
-training: MiniLM with frequency pooling and that lexical part. Tested on all {len(sets)} sets, whole, on texts of
-{MAX_LENGTH} tokens, with {trained.context_size} context documents of the set; the same ones for whitening and for the
-frequency pooling of MiniLM. BM25 reads as much of a text. Training has other forums of Reddit, with the same kind of
-pairs as `{FORUMS}*`: on these sets the model is less far from home than on the others.
+plain mean. At test time the model has context-frequency pooling and a lexical part of {LEXICAL_SIZE} dimensions. Each
+weight is averaged with the starting weight, which has weight {1 - SHARE:g}. One seed. *lexical* is the same without
+training: MiniLM with frequency pooling and the lexical part.
+
+The test covers all {len(sets)} complete sets, with texts of {MAX_LENGTH} tokens and {trained.context_size} context
+documents of the set. Whitening and MiniLM's frequency pooling use the same documents, and BM25 reads texts of the same
+length. The training data has other forums of Reddit with the same kind of pairs as `{FORUMS}*`, so these sets are
+closer to the training data than the others.
 
 ## NDCG@10
 
@@ -154,7 +158,7 @@ pairs as `{FORUMS}*`: on these sets the model is less far from home than on the 
 EXPERIMENT = Experiment(
     name="best",
     title="The best small model",
-    claim="A small contextual model is at least 2.0 points above the encoder that it began with.",
+    claim="A small contextual model is at least 2.0 points above the encoder it started from.",
     minutes=120,
     run=run,
     report=report,

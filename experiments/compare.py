@@ -1,15 +1,16 @@
-"""compare: the model of `make train` beside a biencoder and a control that were trained alike, two seeds each."""
+"""compare: the model of `make train` compared with a biencoder and a control trained alike, two seeds each."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
-from runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
-from runner.config import DOCSTRINGS, RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.sets import EvaluationConfig
-from runner.sweep import sweep, untrained_rows
-from runner.table import Row
+
+from .runner.comparison import Check, check_table, context_table, gains, plot_means, score_table
+from .runner.config import DOCSTRINGS, RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sets import EvaluationConfig
+from .runner.sweep import sweep, untrained_rows
+from .runner.table import Row
 
 
 NUM_QUERIES = 500  # of each library, or all that it has
@@ -29,7 +30,7 @@ _NAMES = {
     "max_length": "max_length",
     "max_steps": "steps",
     "learning_rate": "learning_rate",
-    "new_layers_learning_rate": "new_layers_learning_rate",
+    "learning_rate_mapping": "learning_rate_mapping",
     "warmup_steps": "warmup_steps",
 }
 _FIXED = {
@@ -58,6 +59,7 @@ def read_recipe(path: Path = RECIPE) -> RunConfig:
     missing = sorted({*_NAMES, *_FIXED} - set(recipe))
     if missing:
         raise ValueError(f"The recipe `{path.name}` leaves {', '.join(missing)} to a default. Write it down there.")
+    recipe["learning_rate_mapping"] = tuple(recipe["learning_rate_mapping"].items())
     return RunConfig(**{ours: recipe[theirs] for theirs, ours in _NAMES.items()}, domains=DOCSTRINGS)
 
 
@@ -111,14 +113,14 @@ def report(rows: list[Row]) -> Page:
     ]
     text = f"""## Setting
 
-The recipe `examples/recipes/docstrings.yaml`, and the same with another architecture: {recipe.steps} steps of
-{recipe.batch_size} pairs. Tested on {NUM_QUERIES} queries of each library that was held out, texts cut to
+The recipe `examples/recipes/docstrings.yaml`, and the same recipe with other architectures: {recipe.steps} steps of
+{recipe.batch_size} pairs. The test has {NUM_QUERIES} queries of each held-out library and cuts texts to
 {recipe.max_length} tokens. ± is the standard deviation over seeds of the mean over libraries. *Soft prompts* is the
-control: a learned vector for each context document.
+control: it learns one vector for each context document and never sees a context.
 
 ## NDCG@10
 
-What has a context has the library's own one.
+Models with a context use the library's own documents.
 
 {score_table(rows)}
 ## The context
@@ -128,9 +130,9 @@ What has a context has the library's own one.
 
 {check_table(checks)}"""
     finding = (
-        f"On libraries it has not seen the model is {checks[0]} points of NDCG@10 above a biencoder trained alike and "
-        f"{checks[1]} above soft prompts without a context; its own context is worth {checks[2]} over another "
-        f"library's and {checks[3]} over none."
+        f"On unseen libraries the model is {checks[0]} points of NDCG@10 above a biencoder trained alike and "
+        f"{checks[1]} above soft prompts without a context. The library's own context is {checks[2]} above another "
+        f"library's and {checks[3]} above none."
     )
     return Page(finding, text, {"ndcg": plot_means(rows)})
 

@@ -1,20 +1,21 @@
-"""P1: how far a corpus' word statistics are from those of training, and how far a model falls behind BM25 there."""
+"""P1: distance of a corpus' word statistics from the training data, and the gap between a model and BM25."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from runner.config import RunConfig
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import score_bm25, score_model
-from runner.sets import EvaluationConfig, cut_texts, load_sets
-from runner.sweep import quick_evaluation
-from runner.table import Row, markdown_table
 from scipy.stats import pearsonr, spearmanr
 from sklearn.feature_extraction.text import CountVectorizer
 
+from .runner.config import RunConfig
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import score_bm25, score_model
+from .runner.sets import EvaluationConfig, cut_texts, load_sets
+from .runner.sweep import quick_evaluation
+from .runner.table import Row, markdown_table
 
-# Their documents are those of evaluation sets.
+
+# Evaluation sets contain their documents.
 LEFT_OUT_DOMAINS = ("nfcorpus_train", "regulatory_obliqa_dev")
 PAIRS_PER_DOMAIN = 500
 
@@ -90,25 +91,24 @@ def report(rows: list[Row]) -> Page:
     ]
     text = f"""## Setting
 
-all-MiniLM-L6-v2 as it is and BM25 on at most 300 documents (and the positive ones) and 100 queries of each set, all
-texts cut to 48 tokens; *pooled* has context-frequency pooling with 64 documents of the set. The paper does not define
-its divergence. Ours is the mean absolute difference of inverse document frequencies, weighted by the share of the
-set's documents that have a word. The statistics of the model's own training data are not known; those of
-{PAIRS_PER_DOMAIN} documents of each of some thirty domains, a third of them from Reddit, stand in for them, cut to as
-many tokens.
+all-MiniLM-L6-v2, unchanged, and BM25 on at most 300 documents (plus the positive ones) and 100 queries of each set.
+All texts are cut to 48 tokens. *pooled* has context-frequency pooling with 64 documents of the set. The paper does not
+define its divergence. Ours is the mean absolute difference of inverse document frequencies, weighted by the share of
+the set's documents that contain a word. The statistics of the model's own training data are unknown. Instead we use
+{PAIRS_PER_DOMAIN} documents of each of about thirty domains, a third of them from Reddit, cut to 48 tokens.
 
 {markdown_table(["set", "divergence", "BM25", "MiniLM", "pooled"], lines)}
 ## Against the paper
 
-The paper reports a very high correlation: models fall the further behind BM25, the further a corpus is from training.
-{"It is there in our sets too." if is_like else "In our sets it is too weak to be told from chance."}"""
+The paper reports a very high correlation: models fall further behind BM25 on corpora that are further from training.
+{"Our sets show it too." if is_like else "In our sets the correlation is within chance."}"""
     return Page(finding, text, {"divergence": figure})
 
 
 EXPERIMENT = Experiment(
     name="P1",
     title="Divergence of word statistics and the gap to BM25",
-    claim="The further a corpus' IDF statistics are from those of training, the further models fall behind BM25.",
+    claim="Models fall further behind BM25 on corpora whose IDF statistics are further from training.",
     minutes=8,
     run=run,
     report=report,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from main_table import EVALUATION, short_run, short_setting
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_means, select, show
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_means, select, show
 
 
 LAYERS = (1, 2, 3)
@@ -29,13 +29,13 @@ def report_layers(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-T1's model in prefix attention with mean pooling and contextual batches, {short_setting()}; the
+T1's model in prefix attention with mean pooling and contextual batches, {short_setting()}. The
 second stage has three layers. ± is the standard deviation over seeds of the mean over sets.
 
 {_table(rows, "layers")}
 ## Against the paper
 
-There, the number of layers changes the training accuracy by less than one percent."""
+In the paper, the number of layers changes the training accuracy by less than one percent."""
     return Page(f"{finding}.", text)
 
 
@@ -64,13 +64,13 @@ def report_tokens(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 T1's model in prefix attention with mean pooling and contextual batches, {short_setting()}.
-All context documents together have {NUM_TOKENS:,} tokens in training. When sets are scored, as many documents are
-read in full length of {EVALUATION.max_length} tokens.
+In training, all context documents together have {NUM_TOKENS:,} tokens. At test time the number of documents is the
+same, and each is read up to {EVALUATION.max_length} tokens.
 
 {_table(rows, "tokens")}
 ## Against the paper
 
-There, the best number differs from data set to data set."""
+In the paper, the best number differs between data sets."""
     return Page(f"{finding}.", text)
 
 
@@ -94,7 +94,7 @@ LAYERS_EXPERIMENT = Experiment(
 TOKENS_EXPERIMENT = Experiment(
     name="F16",
     title="Tokens of a context document at a fixed total",
-    claim="How many tokens of a context document are best depends on the set.",
+    claim="The best length of a context document depends on the set.",
     minutes=12,
     run=run_tokens,
     report=report_tokens,

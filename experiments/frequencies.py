@@ -1,5 +1,5 @@
 """
-frequencies: a context gives a model vectors to attend to and token frequencies to pool by. What is each of them worth?
+frequencies: a context gives a model vectors to attend to and token frequencies to pool by. What does each improve?
 """
 
 from collections.abc import Sequence
@@ -7,11 +7,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from main_table import EVALUATION, short_run, short_setting
-from runner.comparison import Check, check_table
-from runner.config import hash_of
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import (
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+
+from cde_hf import CDEEmbedder, sample_documents
+from cde_hf.modeling import count_token_frequencies
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.comparison import Check, check_table
+from .runner.config import hash_of
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import (
     FREQUENCY_FIELDS,
     FREQUENCY_SCALE,
     Scores,
@@ -21,17 +27,12 @@ from runner.scoring import (
     system_fingerprint,
     training_documents,
 )
-from runner.sets import EvaluationConfig
-from runner.sweep import quick_evaluation, score_rows, sweep
-from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
-from sentence_transformers import SentenceTransformer
-from tqdm.auto import tqdm
-
-from cde_hf import CDEEmbedder, sample_documents
-from cde_hf.modeling.corpus_context import count_token_frequencies
+from .runner.sets import EvaluationConfig
+from .runner.sweep import quick_evaluation, score_rows, sweep
+from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
-# What a text attends to beside itself, and by what its tokens are weighed.
+# What a text attends to in addition to itself, and where the token frequencies come from.
 VECTORS = {
     "none": "none (biencoder)",
     "learned": "learned (soft prompts)",
@@ -72,7 +73,7 @@ class FrequencyEmbedder(CDEEmbedder):
 
 
 def run(setting: Setting) -> list[Row]:
-    """A biencoder, soft prompts and a model in prefix attention, without frequencies and with those of the own set."""
+    """A biencoder, soft prompts and a model in prefix attention, with the plain mean and with own frequencies."""
     evaluation = replace(EVALUATION, contexts=("own", "training"), training_domains=short_run().domains)
     runs = {
         short_run(architecture=architecture): {"architecture": architecture, "pooling": "mean"}
@@ -107,7 +108,7 @@ def _columns(row: Row) -> Row:
 
 
 def _parts(row: Row) -> Row:
-    """Where vectors and frequencies of a row come from that was shown a whole context, or none."""
+    """Where vectors and frequencies of a row come from, if both come from the same documents."""
     vectors = {"biencoder": "none", "soft_prompt": "learned"}.get(row["architecture"], row["context"])
     return {"vectors": vectors, "frequencies": row["context"] if row["pooling"] == "frequency-pooled" else "none"}
 
@@ -140,17 +141,15 @@ def report(rows: list[Row]) -> Page:
         for vectors, title in VECTORS.items()
     ]
 
-    vectors = Check(
-        "own vectors above those of training documents", seed_gains(means["training", "own"], means["own", "own"])
-    )
+    vectors = Check("own vectors above training vectors", seed_gains(means["training", "own"], means["own", "own"]))
     frequencies = Check(
-        "own frequencies above those of training documents",
+        "own frequencies above training frequencies",
         seed_gains(means["training", "training"], means["training", "own"]),
     )
     checks = [
         vectors,
-        Check("own vectors above learned ones", seed_gains(means["learned", "own"], means["own", "own"])),
-        Check("own vectors above none", seed_gains(means["none", "own"], means["own", "own"])),
+        Check("own vectors above learned vectors", seed_gains(means["learned", "own"], means["own", "own"])),
+        Check("own vectors above no vectors", seed_gains(means["none", "own"], means["own", "own"])),
         frequencies,
         Check(
             "own frequencies above the plain mean, learned vectors",
@@ -161,24 +160,23 @@ def report(rows: list[Row]) -> Page:
         ),
     ]
     finding = (
-        f"Beside the frequencies of the own context its vectors are worth {vectors} points of NDCG@10 over those of "
-        f"training documents; beside the vectors of training documents its frequencies are worth {frequencies} over "
-        "theirs."
+        f"Own vectors change NDCG@10 by {vectors} over training vectors when both pool by own frequencies. Own "
+        f"frequencies change it by {frequencies} over training frequencies when both attend to training vectors."
     )
     text = f"""## Setting
 
 The biencoder, the soft prompts and the model in prefix attention of T1, from contextual batches,
-{short_setting()}, on T1's sets. All were trained with the plain mean; frequencies, `a = {FREQUENCY_SCALE}`, are
-switched on in use. A line is what texts attend to, a column by what their tokens are weighed; empty cells were not
-measured. The last two lines are one model that is shown other documents, the first two were trained apart. Training
-documents are the same {EVALUATION.context_size} on every set. ± is the standard deviation over seeds of the mean over
-sets.
+{short_setting()}, on T1's sets. All models train with the plain mean. Frequency
+pooling (`a = {FREQUENCY_SCALE}`) is switched on at test time. Lines say what texts attend to, columns say which
+documents the token frequencies come from. Empty cells were not measured. The last two lines are one model with
+different documents; the first two are models of their own. Training documents are the same
+{EVALUATION.context_size} on every set. ± is the standard deviation over seeds of the mean over sets.
 
 {markdown_table(["vectors, frequencies", *FREQUENCIES.values()], lines)}
 ## What was expected
 
-The paper's models have the vectors alone, and random documents in their place cost them points. The first three lines
-are with the frequencies of the own context, the fourth is with the vectors of training documents.
+The paper's models use the vectors alone, and random documents lower their scores. In the first three lines both sides
+use the frequencies of the own documents. In the fourth, both use the vectors of training documents.
 
 {check_table(checks)}"""
     return Page(finding, text)
@@ -186,8 +184,8 @@ are with the frequencies of the own context, the fourth is with the vectors of t
 
 EXPERIMENT = Experiment(
     name="frequencies",
-    title="Vectors of the context and its frequencies",
-    claim="Both the vectors of the own context and its token frequencies give points.",
+    title="Vectors and token frequencies of the context",
+    claim="Both the vectors and the token frequencies of the own context improve retrieval.",
     minutes=20,
     run=run,
     report=report,

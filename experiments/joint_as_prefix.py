@@ -1,18 +1,19 @@
-"""joint-as-prefix: models that were trained in joint attention and run in prefix attention, without training anew."""
+"""joint-as-prefix: models trained in joint attention run in prefix attention, without retraining."""
 
 import json
 import os
 import shutil
 from pathlib import Path
 
-import main_table
-from runner.comparison import Check, check_table
-from runner.experiment import Experiment, Page, Setting
-from runner.files import write_json
-from runner.scoring import score_model
-from runner.sweep import quick_evaluation, score_rows, sweep
-from runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 from tqdm.auto import tqdm
+
+from . import main_table
+from .runner.comparison import Check, check_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.files import write_json
+from .runner.scoring import score_model
+from .runner.sweep import quick_evaluation, score_rows, sweep
+from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 
 
 FACTORS = ("run", "seed", "architecture", "pooling", "batches")
@@ -20,7 +21,7 @@ CONTEXTS = ("own", "foreign", "none")
 
 
 def run(setting: Setting) -> list[Row]:
-    """T1's contextual models as they are, and those of joint attention in prefix attention."""
+    """T1's contextual models, unchanged, and the joint models in prefix attention."""
     runs = {config: factors for config, factors in main_table.runs().items() if config.has_context}
     evaluation = main_table.EVALUATION
     rows = [
@@ -67,16 +68,15 @@ def report(rows: list[Row]) -> Page:
             gains = seed_gains(means[other], means["joint, run in prefix"])
             checks.append(Check(f"{title} {other}", gains, -1.0))
     losses = [check for check in checks if check.expectation.endswith("joint")]
-    finding = (
-        "Points of NDCG@10 that a model trained in joint attention gains or loses in prefix attention: "
-        + ", ".join(f"{check} ({check.expectation.partition(':')[0]})" for check in losses)
+    finding = "Running a model trained in joint attention in prefix attention changes NDCG@10 by " + ", ".join(
+        f"{check} ({check.expectation.partition(':')[0]})" for check in losses
     )
     text = f"""## Setting
 
-T1's contextual models on T1's sets, none trained anew. *joint, run in prefix* has the weights of *joint*, and its
-context and soft prompts no longer attend to the text; *prefix* was trained so, and reads the context by an attention
-of its own (`separate_context`), which a model of joint attention does not have. ± is the standard deviation over seeds
-of the mean over sets.
+T1's contextual models on T1's sets, without retraining. *joint, run in prefix* has the weights of *joint*, but its
+context and soft prompts no longer attend to the text. *prefix* was trained in prefix attention, and reads the context
+by separate attention (`separate_context`), which joint models do not have. ± is the standard deviation over seeds of
+the mean over sets.
 
 {markdown_table(["model", "batches", *CONTEXTS], lines)}
 ## What was expected
@@ -90,7 +90,7 @@ In the own context:
 EXPERIMENT = Experiment(
     name="joint-as-prefix",
     title="Joint attention run as prefix attention",
-    claim="A model trained in joint attention, as all released ones, loses little in prefix attention.",
+    claim="A model trained in joint attention, like all released models, loses little in prefix attention.",
     minutes=20,
     run=run,
     report=report,

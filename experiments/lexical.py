@@ -1,16 +1,16 @@
-"""lexical: what a sketch of the words gives beside MiniLM's vectors, without training, in own and foreign contexts."""
+"""lexical: what a sketch of the words adds to MiniLM's vectors, without training, in own and foreign contexts."""
 
 from dataclasses import replace
 
-from main_table import EVALUATION, base_run
-from runner.comparison import Check, check_table, context_table, gains, score_table
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import FREQUENCY_SCALE, LEXICAL_SIZE, score_bm25, score_model
-from runner.sweep import quick_evaluation, quick_run, score_rows
-from runner.table import Row
-from runner.training import save_start
-
 from cde_hf import CDEConfig
+
+from .main_table import EVALUATION, base_run
+from .runner.comparison import Check, check_table, context_table, gains, score_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import FREQUENCY_SCALE, LEXICAL_SIZE, score_bm25, score_model
+from .runner.sweep import quick_evaluation, quick_run, score_rows
+from .runner.table import Row
+from .runner.training import save_start
 
 
 PLAIN, POOLED, LEXICAL = (("minilm", pooling, "none") for pooling in ("mean", "frequency-pooled", "lexical"))
@@ -46,24 +46,24 @@ def report(rows: list[Row]) -> Page:
     finding = "Points of NDCG@10: " + ", ".join(f"{check.expectation} {check.gains[0]:+.1f}" for check in checks)
     text = f"""## Setting
 
-T1's sets, cut as there, and all of MiniLM without any training. *lexical*: context-frequency pooling
-(`a = {FREQUENCY_SCALE}`) and, behind the dense vector, a sketch of the text's words of {LEXICAL_SIZE} dimensions with
-`lexical_weight={CDEConfig().lexical_weight}`, the words weighed by their rarity in the same {EVALUATION.context_size}
-context documents. There is no seed but that of the drawn queries and documents.
+T1's sets, cut as in T1, and all of MiniLM without training. *lexical*: context-frequency pooling
+(`a = {FREQUENCY_SCALE}`) and, after the dense vector, a sketch of the text's words with {LEXICAL_SIZE} dimensions and
+`lexical_weight={CDEConfig().lexical_weight}`. Words that are rare in the same {EVALUATION.context_size} context
+documents get a higher weight. The only seed is that of the sampled queries and documents.
 
 ## NDCG@10
 
-What has a context has the set's own one.
+Models with a context use the set's own documents.
 
 {score_table(rows)}
 ## The context
 
-Mean over the sets. *foreign* is the context of the next set in the list; without a context either is the plain mean.
+Mean over the sets. *foreign*: documents of the next set in the list. Without a context, both are the plain mean.
 
 {context_table(rows)}
 ## What was expected
 
-The paper says that neural encoders have lost the word statistics that BM25 has, and gives them back by the context.
+The paper says that neural encoders lack the word statistics that BM25 has, and that the context restores them.
 
 {check_table(checks)}"""
     return Page(f"{finding}.", text)
@@ -72,7 +72,7 @@ The paper says that neural encoders have lost the word statistics that BM25 has,
 EXPERIMENT = Experiment(
     name="lexical",
     title="A lexical part beside the dense vector",
-    claim="A sketch of the text's words, weighed by the context, gives back what BM25 has and neural encoders lost.",
+    claim="A sketch of the text's words, weighted by the context, restores what BM25 has and neural encoders lack.",
     minutes=6,
     run=run,
     report=report,

@@ -2,12 +2,13 @@
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_means, show
-from runner.training import read_training
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_means, show
+from .runner.training import read_training
 
 
 # In this order each relative margin leaves out about as many negatives as the absolute one in its place, but for the
@@ -60,16 +61,16 @@ def report(rows: list[Row]) -> Page:
     )
     text = f"""## Setting
 
-The biencoder of T1 from contextual batches, on T1's pairs and sets, {short_setting()}. A
-document is left out of a query's negatives if it scores at least as the positive one plus the margin, which is given
-in points of the TF-IDF cosine or as a share of the positive's score. ± is the standard deviation over seeds of the
-mean over sets.
+The biencoder of T1 from contextual batches, on T1's pairs and sets, {short_setting()}. The
+filter removes a document from a query's negatives if its score is at least the positive's score plus the margin. The
+margin is a difference in TF-IDF cosine (absolute) or a share of the positive's score (relative). ± is the standard
+deviation over seeds of the mean over sets.
 
 {markdown_table(["filter", "filtered", *header], lines)}
 ## What was expected
 
-The paper has an absolute margin and does not vary it. A positive that scores low leaves room for few documents below
-an absolute margin, so that a relative one should suit pairs of all scores better."""
+The paper has an absolute margin and does not vary it. With an absolute margin, a positive with a low score keeps few
+negatives, so a relative margin should suit pairs of all scores better."""
     return Page(f"{finding}.", text, {"shares": figure})
 
 
@@ -81,7 +82,7 @@ def filter_name(row: Row) -> str:
 EXPERIMENT = Experiment(
     name="margins",
     title="The filter's margin, absolute or relative",
-    claim="A margin relative to the positive's score filters better than one in points of the score.",
+    claim="A margin relative to the positive's score filters better than an absolute margin.",
     minutes=15,
     run=run,
     report=report,

@@ -1,19 +1,20 @@
-"""F13: how far the vector of a document moves when the context changes, beside its distance from other documents."""
+"""F13: how far a document's vector moves when the context changes, compared with its distance from other documents."""
 
 import random
 from itertools import product
 
-import main_table
 import numpy as np
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.scoring import load_system
-from runner.sets import load_sets
-from runner.sweep import quick_evaluation, quick_run
-from runner.table import Row, markdown_table, select
-from runner.training import train_run
 from sklearn.decomposition import PCA
 from tqdm.auto import tqdm
+
+from . import main_table
+from .runner.experiment import Experiment, Page, Setting
+from .runner.scoring import load_system
+from .runner.sets import load_sets
+from .runner.sweep import quick_evaluation, quick_run
+from .runner.table import Row, markdown_table, select
+from .runner.training import train_run
 
 
 NUM_DOCUMENTS = 100
@@ -100,32 +101,32 @@ def report(rows: list[Row]) -> Page:
         (pooling, column): np.mean([row[column] for row in select(foreign, pooling=pooling)])
         for pooling, column in product(POOLINGS, ("to_itself", "common_share", "nearest_is_itself"))
     }
-    finding = "In the context of another set " + "; ".join(
-        f"{pooling}: a document's vector has the cosine {means[pooling, 'to_itself']:.2f} with itself, in "
-        f"{means[pooling, 'nearest_is_itself']:.0%} of the cases nearer to itself than to any other document, and "
-        f"{means[pooling, 'common_share']:.0%} of its way is that of all documents"
+    finding = "In the context of another set, " + "; ".join(
+        f"{pooling}: a document's vector has a cosine of {means[pooling, 'to_itself']:.2f} with itself, is nearer to "
+        f"itself than to any other document in {means[pooling, 'nearest_is_itself']:.0%} of the cases, and shares "
+        f"{means[pooling, 'common_share']:.0%} of its shift with all documents"
         for pooling in POOLINGS
     )
-    header = ["pooling", "context from", "cosine to itself", "to the nearest other", "nearest is itself", "common way"]
+    header = ["pooling", "context from", "cosine to itself", "to nearest other", "nearest is itself", "common shift"]
     text = f"""## Setting
 
-T1's model in prefix attention from contextual batches, first seed, with the plain mean and with frequency pooling in
-use: {NUM_DOCUMENTS} documents of {sets[0]} in {NUM_DRAWS} contexts of 64 documents of each set. Cosines are with the
-vectors in the first context of the own set. *common way*: the squared length of the mean way of all documents from
-there, as a share of the mean squared length of their ways. What all documents have in common hardly changes their
-order.
+T1's model in prefix attention from contextual batches, first seed, with the plain mean and with frequency pooling at
+test time: {NUM_DOCUMENTS} documents of {sets[0]} in {NUM_DRAWS} contexts of 64 documents of each set. Cosines are with
+the vectors in the first context of the own set. *common shift*: the squared length of the mean displacement of all
+documents from there, as a share of the mean squared length of their displacements. A shift that all documents share
+hardly changes their ranking.
 
 {markdown_table(header, lines)}
 ## Against the paper
 
-There, vectors move with the context, yet stay nearer to themselves than to other documents."""
+In the paper, vectors move with the context, yet stay nearer to themselves than to other documents."""
     return Page(f"{finding}.", text, {"contexts": figure})
 
 
 EXPERIMENT = Experiment(
     name="F13",
     title="A document's vector in many contexts",
-    claim="Vectors move with the context, yet stay nearer to themselves than to those of other documents.",
+    claim="Vectors move with the context, yet stay nearer to themselves than to other documents.",
     minutes=10,
     run=run,
     report=report,

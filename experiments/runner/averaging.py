@@ -1,4 +1,4 @@
-"""Weights between those that a run began with and those that it ended with."""
+"""Averages of a run's first and last weights."""
 
 import torch
 
@@ -11,7 +11,7 @@ from .workspace import Workspace
 
 def load_averaged_model(workspace: Workspace, config: RunConfig, share: float, **config_fields) -> CDEModel:
     """
-    The model of a run, trained if need be, with its weights averaged with those that it began with.
+    The model of a run, its weights averaged with the weights it started from. Trains the run first if needed.
 
     Training a good encoder on little data teaches it something and makes it forget something; a model between the two
     can be better than both.
@@ -22,9 +22,9 @@ def load_averaged_model(workspace: Workspace, config: RunConfig, share: float, *
         config (`RunConfig`):
             A run of a model with a context.
         share (`float`):
-            Share of the trained weights, between 0, which gives those of the start, and 1.
+            Weight of the trained weights in the average, between 0 and 1.
         config_fields:
-            Fields of the model's configuration that are to be others than in training.
+            Fields of the model's configuration that differ from training.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"`share` must be between 0 and 1, got {share}.")

@@ -99,7 +99,7 @@ def context_table(rows: Sequence[Row]) -> str:
 def check_table(checks: Sequence[Check]) -> str:
     """Expectations and what was measured."""
     lines = [[check.expectation, check, "yes" if check.holds else "no"] for check in checks]
-    return markdown_table(["expected", "measured", "with every seed"], lines)
+    return markdown_table(["expected", "measured", "holds for every seed"], lines)
 
 
 def plot_means(rows: Sequence[Row]) -> Figure:

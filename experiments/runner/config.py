@@ -16,9 +16,10 @@ Architecture = Literal["biencoder", "soft_prompt", "joint", "prefix"]
 
 DOCSTRINGS = ("docstrings",)
 NUM_SOFT_PROMPTS = 8
+NEW_LAYERS = r"stage_model\.(?!backbone)"  # names of the parameters outside of the backbones
 
-# The code that makes the weights. Not `data`, for the pairs themselves are hashed, and not what only starts, shows or
-# scores a run: a new evaluation must not train anything again.
+# The code that makes the weights. Not `data`, because the pairs themselves are hashed, and not what only starts, shows
+# or scores a run: a new evaluation must not train anything again.
 _SOURCE_FOLDERS = ("modeling", "batching", "trainer")
 _IDLE_FILES = (
     "batching/inspection.py",
@@ -40,8 +41,8 @@ class RunConfig:
             `"biencoder"`; `"joint"` or `"prefix"`, contextual models in that attention; or `"soft_prompt"`, a control
             that has a learned vector wherever a contextual model has a context document.
         pooling (`str`, *optional*, defaults to `"mean"`):
-            `"mean"`, `"context_frequency"` or `"relative_frequency"`, of a contextual model.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
+            `"mean"` or `"context_frequency"`, of a contextual model.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
             Scale of the frequencies in the pooling.
         batches (`str`, *optional*, defaults to `"cluster"`):
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
@@ -63,10 +64,6 @@ class RunConfig:
             Where the context of a step comes from: `"batch"`, `"domain"` or `"random"`.
         context_max_length (`int`, *optional*):
             Tokens to read of a context document. Defaults to `max_length`.
-        context_dropout (`float`, *optional*, defaults to `0.0`):
-            Probability that a step has no context.
-        clustering (`str`, *optional*, defaults to `"kmeans"`):
-            `"kmeans"` or `"graph"`.
         cluster_size (`int`, *optional*, defaults to `64`):
             Wanted pairs in a cluster.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
@@ -87,15 +84,16 @@ class RunConfig:
             Tokens to read of a text.
         learning_rate (`float`, *optional*, defaults to `5e-5`):
             Peak of the learning rate.
-        new_layers_learning_rate (`float`, *optional*, defaults to `5e-4`):
-            That of the parameters outside of the backbones.
+        learning_rate_mapping (`tuple[tuple[str, float], ...]`, *optional*):
+            Patterns of parameter names and the learning rates of these parameters. Defaults to `5e-4` for all layers
+            but the backbones. A biencoder has no such layers and ignores it.
         warmup_steps (`int`, *optional*, defaults to `10`):
             Steps of warm-up.
     """
 
     architecture: Architecture = "prefix"
-    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
-    frequency_scale: float = 0.1
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    frequency_scale: float = 0.2
     batches: Literal["cluster", "domain", "random"] = "cluster"
     seed: int = 0
     domains: tuple[str, ...] = DOCSTRINGS
@@ -106,8 +104,6 @@ class RunConfig:
     context_size: int = 64
     context_source: Literal["batch", "domain", "random"] = "batch"
     context_max_length: int | None = None
-    context_dropout: float = 0.0
-    clustering: Literal["kmeans", "graph"] = "kmeans"
     cluster_size: int = 64
     cluster_order: Literal["tour", "random"] = "tour"
     filters: bool = True
@@ -118,7 +114,7 @@ class RunConfig:
     steps: int = 120
     max_length: int = 48
     learning_rate: float = 5e-5
-    new_layers_learning_rate: float = 5e-4
+    learning_rate_mapping: tuple[tuple[str, float], ...] = ((NEW_LAYERS, 5e-4),)
     warmup_steps: int = 10
 
     def __post_init__(self):

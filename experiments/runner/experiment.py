@@ -98,7 +98,7 @@ def write_page(experiment: Experiment, folder: Path, command: str) -> Page:
     """
     Makes the page and the plots of an experiment from its table.
 
-    What was written by hand under `What we do with it` stays as it is.
+    Text under `What we do with it` is written by hand and kept.
     """
     page = experiment.report(read_table(folder / f"{experiment.name}.csv"))
     path = folder / f"{experiment.name}.md"
@@ -121,7 +121,7 @@ def write_summary(experiments: Sequence[Experiment], folder: Path) -> None:
     """
     Makes the table of the summary page from the tables of all experiments that were run.
 
-    It stands between two comments; what was written around them by hand stays as it is.
+    It stands between two comments. Text around them is written by hand and kept.
     """
     lines = ["| experiment | claim | finding |", "|---|---|---|"]
     for experiment in experiments:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Files that are either complete or absent."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file, which replaces an older one only when it is whole."""
+    """Writes a file. It replaces an older one only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")

@@ -7,7 +7,6 @@ import numpy as np
 from datasets import Dataset, List, Value
 
 from cde_hf import BatchPlan, FalseNegativeFilter
-from cde_hf.batching import surrogate_scores
 
 
 def mine_negatives(pairs: Dataset, plan: BatchPlan, num_negatives: int) -> Dataset:
@@ -32,9 +31,9 @@ def mine_negatives(pairs: Dataset, plan: BatchPlan, num_negatives: int) -> Datas
     negatives: list[list[str]] = [[] for _ in documents]
     for domain in np.unique(plan.domain_ids):
         rows = np.flatnonzero(plan.domain_ids == domain)
-        is_answer = FalseNegativeFilter(plan)(rows)
+        scores, is_answer = FalseNegativeFilter(plan)(rows)
         np.fill_diagonal(is_answer, True)
-        scores = np.where(is_answer, -np.inf, surrogate_scores(plan, rows))
+        scores = np.where(is_answer, -np.inf, scores)
         order = np.argsort(-scores, axis=1, kind="stable")
         for place, row in enumerate(rows):
             num_candidates = len(rows) - is_answer[place].sum()

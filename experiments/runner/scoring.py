@@ -7,19 +7,18 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from cde_hf import (
+from cde_hf.retrieval import (
     BM25,
     CDEEmbedder,
+    Embedder,
     Evaluation,
     FrequencyPoolingEmbedder,
+    Ranker,
     RememberingEmbedder,
-    RetrievalSet,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
-    choose_documents,
     evaluate,
 )
-from cde_hf.retrieval.systems import Embedder, Ranker
 
 from .config import file_fingerprint, hash_of, source_fingerprint
 from .sets import EvaluationConfig, load_sets
@@ -39,9 +38,7 @@ CONTEXTUAL_KINDS = {
     "contextual, frequency-pooled": FREQUENCY_FIELDS,
     "contextual, lexical": {**FREQUENCY_FIELDS, "lexical_size": LEXICAL_SIZE},
 }
-SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
-
-_CHOICES = {"drawn": "random", "spread": "spread"}
+_SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
 
 def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str = "plain") -> Scores:
@@ -52,7 +49,7 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
         workspace (`Workspace`):
             Where the data is.
         folder (`str` or `Path`):
-            A sentence-transformers model: a trained run, or an encoder as it is.
+            A sentence-transformers model: a trained run, or an unchanged encoder.
         config (`EvaluationConfig`):
             How to score it.
         kind (`str`, *optional*, defaults to `"plain"`):
@@ -160,34 +157,14 @@ def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: Evaluatio
     """Evaluates a system in one context."""
     (context,) = config.contexts
     sets, draw = load_sets(workspace, config), {"context_size": config.context_size, "seed": config.seed}
-    if context.partition("-")[0] not in _CHOICES:
-        others = _other_contexts(workspace, config)
-        return evaluate([system], sets, contexts=() if others else (context,), other_contexts=others, **draw)
-    # Other documents for each set: one after the other.
-    parts = [
-        evaluate(
-            [system],
-            [each],
-            contexts=(),
-            other_contexts={context: choose_context(each, context, config.context_size)},
-            **draw,
-        )
-        for each in sets
-    ]
-    return replace(parts[0], scores={name: scores for part in parts for name, scores in part.scores.items()})
-
-
-def choose_context(retrieval_set: RetrievalSet, context: str, size: int) -> list[str]:
-    """Documents of a set, chosen in the way and with the seed that a context such as `spread-1` names."""
-    way, _, seed = context.partition("-")
-    texts = [text for text in retrieval_set.corpus.values() if text.strip()]
-    return choose_documents(texts, size, method=_CHOICES[way], seed=int(seed))
+    others = _other_contexts(workspace, config)
+    return evaluate([system], sets, contexts=() if others else (context,), other_contexts=others, **draw)
 
 
 @cache
 def _scores_path(workspace: Workspace, config: EvaluationConfig, name: str) -> Path:
     sets = [asdict(each) for each in load_sets(workspace, config)]
-    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(SOURCE_FOLDERS)]
+    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(_SOURCE_FOLDERS)]
     return workspace.runs / "scores" / f"{name}-{hash_of(identity)}.json"
 
 

@@ -22,8 +22,7 @@ class EvaluationConfig:
             Folders of the folder `eval` of the data, or `("docstrings",)`: the held-out libraries.
         contexts (`tuple[str, ...]`, *optional*, defaults to `("own", "foreign", "none")`):
             Contexts of contextual models, as for `evaluate`. A set's name gives that set's documents, `"training"`
-            those of `training_domains`; `"drawn-1"` and `"spread-1"` give the set's own documents, chosen at random or
-            spread over it, with the seed 1.
+            those of `training_domains`.
         training_domains (`tuple[str, ...]`, *optional*, defaults to `()`):
             Domains of training pairs.
         context_size (`int`, *optional*, defaults to `64`):

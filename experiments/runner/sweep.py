@@ -1,4 +1,4 @@
-"""Trains and scores all runs of an experiment, and scores what needs no training beside them."""
+"""Trains and scores all runs of an experiment, and scores the baselines that need no training."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -88,7 +88,7 @@ def sweep(
 
 
 def untrained_rows(setting: Setting, evaluation: EvaluationConfig, start: RunConfig) -> list[Row]:
-    """Rows of BM25, of the encoder that a run begins with, and of the whole encoder, if the run cuts it."""
+    """Rows of BM25, of the encoder that a run starts from, and of the complete encoder if the run cuts it."""
     if setting.is_quick:
         evaluation, start = quick_evaluation(evaluation), quick_run(start)
     workspace, rows = setting.workspace, []
@@ -114,8 +114,8 @@ def ways_of(config: RunConfig) -> tuple[str, ...]:
 
 def contexts_of(config: RunConfig, evaluation: EvaluationConfig) -> EvaluationConfig:
     """
-    The evaluation of a run: a biencoder has the own context or none, and the control with soft prompts is never shown
-    a context, for it was trained without.
+    The evaluation of a run. A biencoder has the own context or none. The control with soft prompts never sees a
+    context, as in its training.
     """
     contexts = {"biencoder": ("own",), "soft_prompt": ("none",)}.get(config.architecture, evaluation.contexts)
     return replace(evaluation, contexts=contexts)

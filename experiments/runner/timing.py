@@ -73,5 +73,5 @@ def _best_time(action: Callable[[], object]) -> float:
 
 def _shape(config: RunConfig) -> RunConfig:
     """The run without what its time does not depend on."""
-    idle = {"filters": False, "filter_margin": 0.0, "filter_relative_margin": None, "context_dropout": 0.0}
+    idle = {"filters": False, "filter_margin": 0.0, "filter_relative_margin": None}
     return replace(config, seed=0, batches="random", cluster_size=64, learning_rate=0.0, steps=1, **idle)

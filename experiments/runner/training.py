@@ -2,7 +2,7 @@
 Trains a run, unless it was trained before.
 
 The folder of a run is named after the hash of its identity. It holds the model and, written last, `training.json`: a
-folder without that file was interrupted, and training goes on from its last whole checkpoint.
+folder without that file was interrupted, and training resumes from its last complete checkpoint.
 """
 
 import json
@@ -31,14 +31,14 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
         return AutoModel.from_pretrained(encoder)
     fields: dict[str, Any] = {"context_attention": "prefix", "num_soft_prompts": NUM_SOFT_PROMPTS}
     if config.architecture == "soft_prompt":
-        # One null vector and so many of the soft prompt that the block is as long as that of the contextual models.
+        # The null embedding always replaces the one context document, so training never sees a context. The soft
+        # prompt makes the block as long as that of the contextual models.
         fields["num_soft_prompts"] += config.context_size - 1
-        fields.update(context_size=1, context_dropout_prob=1.0)
+        fields.update(context_size=1, sequence_dropout_prob=1.0)
     else:
         fields.update(
             context_attention=config.architecture,
             context_size=config.context_size,
-            context_dropout_prob=config.context_dropout,
             pooling=config.pooling,
             frequency_scale=config.frequency_scale,
         )
@@ -46,7 +46,7 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
 
 
 def train_run(workspace: Workspace, config: RunConfig) -> Path:
-    """Trains a run, or goes on with it, or finds it trained. Returns its folder, a sentence-transformers model."""
+    """Trains a run, or resumes it, unless it is trained already. Returns its folder, a sentence-transformers model."""
     folder = workspace.run_folder(config)
     if is_trained(folder):
         return folder
@@ -64,7 +64,7 @@ def train_run(workspace: Workspace, config: RunConfig) -> Path:
     start = time.perf_counter()
     trainer.train("auto")
     if trainer.was_terminated:
-        raise KeyboardInterrupt("Training was ended. Start the same command again to go on.")
+        raise KeyboardInterrupt("Training was terminated. Run the same command again to resume it.")
     trainer.save_model()
     names = ("loss", "accuracy", "hardness", "filtered_share")
     lines = [line for line in trainer.state.log_history if "loss" in line]
@@ -106,7 +106,7 @@ def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
         context_max_length=config.context_max_length,
         disable_dropout=True,
         learning_rate=config.learning_rate,
-        new_layers_learning_rate=None if config.architecture == "biencoder" else config.new_layers_learning_rate,
+        learning_rate_mapping=None if config.architecture == "biencoder" else dict(config.learning_rate_mapping),
         warmup_steps=config.warmup_steps,
         batch_grouping=config.batches,
         cluster_order=config.cluster_order,

@@ -10,16 +10,14 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from cde_hf import (
     BatchPlan,
-    GraphSettings,
-    KMeansSettings,
     Prompts,
     TfidfSurrogate,
     docstring_split,
     load_pairs,
     model_path,
     prepare_batch_plan,
-    save_biencoder,
 )
+from cde_hf.hub import save_biencoder
 
 from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
 from .mining import mine_negatives
@@ -86,10 +84,9 @@ class Workspace:
         pairs, fingerprint = self.load_training_pairs(config)
         return prepare_batch_plan(
             pairs,
-            self.runs / "plans" / hash_of([fingerprint, config.clustering, config.cluster_size]),
+            self.runs / "plans" / hash_of([fingerprint, config.cluster_size]),
             surrogate=TfidfSurrogate(),
             cluster_size=config.cluster_size,
-            clustering=GraphSettings() if config.clustering == "graph" else KMeansSettings(),
         )
 
     def load_encoder(self, config: RunConfig) -> str:

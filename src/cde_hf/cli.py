@@ -2,71 +2,56 @@
 
 import argparse
 import logging
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import AutoTokenizer
-
-from . import (
-    BatchPlan,
-    CDEModel,
-    GraphSettings,
-    KMeansSettings,
-    PairSource,
-    SentenceTransformerSurrogate,
-    TfidfSurrogate,
-    __version__,
-    docstring_split,
-    format_statistics,
-    load_sources,
-    model_path,
-    prepare_batch_plan,
-    relaunch_on_cpus,
-    save_checkpoint,
-    write_inspection_page,
-)
-from .cli_common import MODEL_HELP, say
+from . import __version__
+from .cli_common import MODEL_HELP, add_trust_argument, load_model, say
 from .cli_publish import add_export_onnx, add_push
 from .cli_search import add_encode, add_index, add_search
 
 
-CONTEXTS = ("own", "foreign", "random", "none")
+if TYPE_CHECKING:
+    from . import SentenceTransformerSurrogate, TfidfSurrogate
 
 
 def convert(args: argparse.Namespace) -> None:
     """Writes a released checkpoint in the layout of this package."""
+    from transformers import AutoTokenizer
+
+    from . import CDEModel, Prompts, save_checkpoint
+
     model = CDEModel.from_pretrained(args.source)
     tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
         model.save_pretrained(args.destination)
         say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
-        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination)
+        prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
+        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination, prompts=prompts)
     say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Makes a batch plan."""
+    from . import docstring_split, prepare_batch_plan
+    from .batching import KMeansSettings, format_statistics
+    from .data import PairSource, load_sources
+
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
         columns = dict(_name_and_column(pair) for pair in args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
-    if args.backend == "graph":
-        if (args.iterations, args.starts, args.spherical) != (100, 3, False):
-            raise ValueError(
-                "`--iterations`, `--starts` and `--spherical` belong to `--backend kmeans`. Leave them out."
-            )
-        clustering = GraphSettings(seed=args.seed)
-    else:
-        clustering = KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed)
     plan = prepare_batch_plan(
         dataset,
         args.plan,
         surrogate=_surrogate(args.surrogate, args),
         filter_surrogate=_surrogate(args.filter_surrogate, args) if args.filter_surrogate else None,
         cluster_size=args.cluster_size,
-        clustering=clustering,
+        clustering=KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed),
         dtype=args.dtype,
     )
     say(format_statistics(plan))
@@ -75,8 +60,10 @@ def prepare(args: argparse.Namespace) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
-    from . import BM25, load_documents, load_retrieval_set
+    from . import BM25, load_retrieval_set
     from . import evaluate as evaluate_systems
+    from .data import load_documents
+    from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
     systems = [BM25()]
@@ -93,7 +80,7 @@ def evaluate(args: argparse.Namespace) -> None:
     baseline = evaluation.systems[1]  # the first row of the model in question
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baseline))
-    say(f"* differs from {baseline} by more than chance (paired randomisation test, p < 0.05)")
+    say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
     if args.json is not None:
         evaluation.save(args.json)
         say(f"Wrote {args.json}.")
@@ -101,12 +88,10 @@ def evaluate(args: argparse.Namespace) -> None:
 
 def contextualize(args: argparse.Namespace) -> None:
     """Gives a sentence-transformers model the word statistics of a corpus."""
-    from sentence_transformers import SentenceTransformer
-
     from . import contextualize as contextualize_model
-    from . import load_documents
+    from .data import load_documents
 
-    model = SentenceTransformer(model_path(args.model))
+    model = load_model(args.model, args)
     documents = load_documents(args.corpus)
     contextualized = contextualize_model(
         model, documents, size=args.size, seed=args.seed, lexical_size=args.lexical_size
@@ -123,20 +108,13 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _systems(name: str, args: argparse.Namespace) -> list:
-    """A CDE model; or a plain model as it is, whitened, and with context-frequency pooling."""
-    from sentence_transformers import SentenceTransformer
+    """The rows of a model: a CDE model; or a plain model unchanged, whitened, and with context-frequency pooling."""
+    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder, is_contextual
 
-    from . import (
-        CDEEmbedder,
-        FrequencyPoolingEmbedder,
-        RememberingEmbedder,
-        SentenceTransformerEmbedder,
-        WhitenedEmbedder,
-    )
-
-    model = SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    model = load_model(name, args)
     title = Path(name).name
-    if type(model[0]).__name__ == "CDETransformer":
+    if is_contextual(model):
         return [CDEEmbedder(model, title, batch_size=args.batch_size)]
     plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
@@ -149,6 +127,9 @@ def _systems(name: str, args: argparse.Namespace) -> list:
 
 def inspect(args: argparse.Namespace) -> None:
     """Prints the statistics of a batch plan and writes a page about it."""
+    from . import BatchPlan
+    from .batching import format_statistics, write_inspection_page
+
     plan = BatchPlan.load(args.plan)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
@@ -163,7 +144,9 @@ def _name_and_column(pair: str) -> tuple[str, str]:
     return name, column
 
 
-def _surrogate(name: str, args: argparse.Namespace) -> TfidfSurrogate | SentenceTransformerSurrogate:
+def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
+    from . import SentenceTransformerSurrogate, TfidfSurrogate, model_path
+
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
     return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
@@ -174,7 +157,7 @@ def _add_convert(commands: argparse._SubParsersAction) -> None:
         "convert",
         help="write a released checkpoint in the layout of this package",
         description="Reads a checkpoint in the layout of jxm/cde-small-v1 or -v2 and writes it in ours, with the code "
-        "files, so that AutoModel.from_pretrained(DESTINATION, trust_remote_code=True) works without this package.",
+        "files, so that AutoModel.from_pretrained(DESTINATION, trust_remote_code=True) works without cde-hf.",
         epilog="example: cde-hf convert jxm/cde-small-v1 cde-small-v1",
     )
     command.add_argument("source", metavar="SOURCE", help="folder or Hub name of the checkpoint to read")
@@ -187,8 +170,8 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
         "prepare",
         help="cluster training pairs into a batch plan",
         description="Embeds all queries and documents with a cheap surrogate model and clusters the pairs of each "
-        "domain, so that batches can be made of neighbours. Interrupted and started again, it goes on where it was. "
-        "On several processes or GPUs: accelerate launch -m cde_hf.cli prepare ...",
+        "domain, so that batches can be filled with similar pairs. If interrupted, run the same command again to "
+        "resume. On several GPUs: accelerate launch -m cde_hf.cli prepare ...",
         epilog="example: cde-hf prepare docstrings plan --surrogate tfidf --cluster-size 256",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -205,29 +188,28 @@ def _add_prepare(commands: argparse._SubParsersAction) -> None:
         nargs="+",
         default=[],
         metavar="OURS=THEIRS",
-        help="names of the columns, such as query=question document=answer domain=subdomain",
+        help="column names, such as query=question document=answer domain=subdomain",
     )
     data.add_argument("--split", default="train", help="split of a Hub data set")
     surrogate = command.add_argument_group("surrogate")
     surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
-    surrogate.add_argument("--filter-surrogate", help="another one for the false-negative filter")
-    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="width of the vectors of `tfidf`")
+    surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")
+    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="dimensions of the `tfidf` vectors")
     surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=int, default=512, help="wanted number of pairs in a cluster")
-    clusters.add_argument("--backend", choices=["kmeans", "graph"], default="kmeans", help="how to cluster")
-    clusters.add_argument("--iterations", type=int, default=100, help="iterations of k-means")
-    clusters.add_argument("--starts", type=int, default=3, help="starts of k-means, of which the best counts")
-    clusters.add_argument("--spherical", action="store_true", help="k-means by inner product")
-    clusters.add_argument("--seed", type=int, default=0, help="seed of all draws")
+    clusters.add_argument("--cluster-size", type=int, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--iterations", type=int, default=100, help="k-means iterations")
+    clusters.add_argument("--starts", type=int, default=6, help="k-means starts; the best one is kept")
+    clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
+    clusters.add_argument("--seed", type=int, default=0, help="random seed")
     command.set_defaults(run=prepare)
 
 
 def _add_inspect(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "inspect",
-        help="show what is in a batch plan",
+        help="show the contents of a batch plan",
         description="Prints the statistics of a batch plan and writes one HTML page with cluster sizes, hardness, "
         "filtered negatives, and sample clusters with their texts.",
         epilog="example: cde-hf inspect plan --html plan.html",
@@ -241,26 +223,24 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "evaluate",
         help="score models on retrieval sets",
-        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual ones are shown documents of "
-        "the set, of another one, of all others, or none, a row for each. A plain model is also whitened, and given "
-        "context-frequency pooling, from the same documents.",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
+        "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
+        "model is also whitened, and given context-frequency pooling, with the same documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="retrieval sets")
-    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models")
+    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="folders of retrieval sets")
+    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
-        "--context", nargs="+", default=["own"], help=f"{', '.join(CONTEXTS)}, or a file or folder of documents"
+        "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, default=512, help="context documents to draw")
-    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="ndcg@10, mrr@10, recall@100")
-    command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
-    command.add_argument("--json", type=Path, help="file to write the score of every query to")
-    command.add_argument(
-        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
-    )
+    command.add_argument("--context-size", type=int, default=512, help="context documents to sample")
+    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--json", type=Path, help="file for the scores of every query")
+    add_trust_argument(command)
     command.set_defaults(run=evaluate)
 
 
@@ -268,8 +248,8 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "contextualize",
         help="give a sentence-transformers model the word statistics of a corpus",
-        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling: no training, no "
-        "cost when encoding.",
+        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling. It needs no "
+        "training and encodes as fast as before.",
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -278,11 +258,15 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
         "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
     )
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--size", type=int, default=64, help="documents to draw")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.add_argument("--size", type=int, default=64, help="number of documents to sample")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
     command.add_argument(
-        "--lexical-size", type=int, default=0, help="width of a sketch of the words behind the vectors, 0 for none"
+        "--lexical-size",
+        type=int,
+        default=0,
+        help="dimensions of the appended lexical sketch, 0 for none",
     )
+    add_trust_argument(command)
     command.set_defaults(run=contextualize)
 
 
@@ -290,7 +274,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "train",
         help="train a contextual model or a biencoder",
-        add_help=False,  # the arguments are those of examples/train.py, which explain themselves
+        add_help=False,  # `run_training` parses the arguments and prints their help
     )
     command.set_defaults(run=train)
 
@@ -299,17 +283,22 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(prog="cde-hf", description="Contextual document embeddings.")
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
-    parser.add_argument("--verbose", action="store_true", help="tell more on the way")
+    parser.set_defaults(verbose=False)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add_command in (_add_convert, _add_prepare, _add_inspect, _add_train, _add_evaluate, _add_contextualize):
         add_command(commands)
     for add_command in (add_encode, add_index, add_search, add_export_onnx, add_push):
         add_command(commands)
+    # Before the command or after it. A command must not reset what was given before it, so it has no default.
+    for each in (parser, *commands.choices.values()):
+        each.add_argument(
+            "--verbose", action="store_true", default=argparse.SUPPRESS, help="log progress and show full tracebacks"
+        )
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command."""
+    """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
     args, args.rest = parser.parse_known_args(arguments)
     if args.rest and args.run is not train:
@@ -319,10 +308,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         package_logger.setLevel(logging.INFO)
         package_logger.addHandler(logging.StreamHandler())
     try:
-        relaunch_on_cpus()
         args.run(args)
     except (OSError, ValueError, ImportError) as error:
+        if args.verbose or not _is_expected(error):
+            raise
         parser.exit(1, f"cde-hf: {error}\n")
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether an error is about the user's input: a file, a missing package, or a value that this package refused."""
+    if not isinstance(error, ValueError):
+        return True
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    package = (frame.f_globals.get("__package__") or "").partition(".")[0]
+    return package in (__package__, "transformers_modules")  # the latter is a checkpoint's own copy of our code
 
 
 if __name__ == "__main__":

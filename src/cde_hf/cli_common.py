@@ -1,4 +1,4 @@
-"""What the commands share: how they speak, and how they find models."""
+"""What the commands share: output, loading of models, common options."""
 
 import argparse
 import os
@@ -13,24 +13,27 @@ MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` need
 
 
 def say(text: str) -> None:
-    """Writes a line for the user. Of several processes, the first one speaks."""
+    """Writes a line for the user, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(text + "\n")
 
 
 def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
-    """Opens a model, running its code only if the user allows it."""
+    """Loads a model. Its own code runs only if the user allows it."""
     from sentence_transformers import SentenceTransformer
 
     from . import model_path
 
-    return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    try:
+        return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+    except ValueError as error:
+        raise ValueError(f"`{name}` cannot be loaded as a model: {error}") from error
 
 
 def add_trust_argument(command: argparse.ArgumentParser) -> None:
-    """The option that every command has that opens checkpoints."""
+    """Adds the option of all commands that load checkpoints."""
     command.add_argument(
-        "--trust-remote-code", action="store_true", help="run the code inside of checkpoints, as CDE models need"
+        "--trust-remote-code", action="store_true", help="run the code that a checkpoint contains; CDE models need it"
     )
 
 

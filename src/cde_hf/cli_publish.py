@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 
 from .cli_common import add_trust_argument, load_model, say
@@ -10,7 +11,7 @@ from .cli_common import add_trust_argument, load_model, say
 def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from . import export_onnx as export
-    from . import load_documents
+    from .data import load_documents
 
     model = load_model(args.model, args)
     if args.context is not None:
@@ -21,7 +22,8 @@ def export_onnx(args: argparse.Namespace) -> None:
 
 def push(args: argparse.Namespace) -> None:
     """Publishes a checkpoint on the Hub."""
-    from . import CardFacts, Evaluation, push_to_hub
+    from . import Evaluation, push_to_hub
+    from .model_card import CardFacts
 
     evaluation, settings = None, {}
     if args.scores is not None:
@@ -38,9 +40,22 @@ def push(args: argparse.Namespace) -> None:
     )
     place = push_to_hub(args.folder, args.repo, facts=facts, private=args.private, dry_run=args.dry_run)
     if args.dry_run is not None:
-        say(f"Wrote {place}: exactly what would be uploaded. Nothing was.")
+        _list_files(args.folder, args.dry_run)
+        say(f"Wrote {place}: exactly the files to publish. Nothing was uploaded.")
     else:
         say(f"Published {place}")
+
+
+def _list_files(folder: Path, upload: Path) -> None:
+    """Lists what a dry run copied and what it left out, with the files of a subfolder counted."""
+    published = {path.relative_to(upload) for path in upload.rglob("*") if path.is_file()}
+    say(f"{'bytes':>15}  file")
+    for path in sorted(published):
+        say(f"{(upload / path).stat().st_size:15,}  {path}")
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    left_out = Counter(path.parts[0] if len(path.parts) == 1 else f"{path.parts[0]}/" for path in files - published)
+    names = [f"{name} ({count})" if name.endswith("/") else name for name, count in sorted(left_out.items())]
+    say(f"Not published, because not part of a checkpoint: {', '.join(names) or 'nothing'}")
 
 
 def add_export_onnx(commands: argparse._SubParsersAction) -> None:
@@ -48,19 +63,21 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "export-onnx",
         help="write a contextual model to ONNX",
-        description="Exports the second stage of a CDE checkpoint to ONNX, with the context of a corpus, for "
-        "onnxruntime alone or inside of sentence-transformers.",
+        description="Exports the second stage of a CDE checkpoint to ONNX, together with the context of a corpus. "
+        "The result runs with sentence-transformers, or with onnxruntime alone.",
         epilog="example: cde-hf export-onnx my-model my-onnx --context corpus.jsonl --int8 --trust-remote-code",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help="folder or Hub name of a CDE checkpoint")
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--context", type=Path, help="corpus to draw the context from, if none is saved inside")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw")
+    command.add_argument("--context", type=Path, help="corpus to sample the context from; default: the saved context")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     command.add_argument(
-        "--context-as-input", action="store_true", help="make the context an input of the graph, to be changed later"
+        "--context-as-input",
+        action="store_true",
+        help="make the context a graph input, so that it can be changed",
     )
-    command.add_argument("--int8", action="store_true", help="quantise the weights to int8")
+    command.add_argument("--int8", action="store_true", help="quantize the weights to int8")
     add_trust_argument(command)
     command.set_defaults(run=export_onnx)
 
@@ -70,22 +87,30 @@ def add_push(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "push",
         help="publish a checkpoint on the Hub",
-        description="Writes a card and uploads a checkpoint in one commit. Training state, pickles and hidden files "
-        "stay behind, and a file that holds an access token stops it. Log in first with `hf auth login`.",
+        description="Writes a model card and uploads a checkpoint in one commit. Only the files of the checkpoint are "
+        "published: weights, settings, tokenizer, code, context, card and license. Training data, training state, "
+        "logs and all other files in the folder stay local. A context that was saved with the model includes the "
+        "texts of its documents. A file that contains an access token stops the upload, and so does a symbolic link. "
+        "Log in first with `hf auth login`.",
         epilog="example: cde-hf push my-model me/my-model --scores scores.json --dry-run upload",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("folder", metavar="FOLDER", type=Path, help="the checkpoint")
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the checkpoint")
     command.add_argument("repo", metavar="REPO", help="name of the repository, user/name")
-    command.add_argument("--dry-run", metavar="OUT", type=Path, help="write what would be uploaded to a new folder")
+    command.add_argument(
+        "--dry-run",
+        metavar="OUT",
+        type=Path,
+        help="upload nothing: copy the files to a new folder and list them",
+    )
     command.add_argument("--private", action="store_true", help="make a new repository private")
     card = command.add_argument_group("card")
     card.add_argument("--base-model", help="Hub name of the encoder that training started from")
-    card.add_argument("--datasets", nargs="+", default=[], help="names of the training data")
-    card.add_argument("--language", nargs="+", default=[], help="codes of the languages, such as en")
-    card.add_argument("--license", help="its code, such as apache-2.0")
+    card.add_argument("--datasets", nargs="+", default=[], help="names of the training datasets")
+    card.add_argument("--language", nargs="+", default=[], help="language codes, such as en")
+    card.add_argument("--license", help="license code, such as apache-2.0")
     card.add_argument("--scores", type=Path, help="file that `cde-hf evaluate --json` wrote")
-    card.add_argument("--settings", type=Path, help="JSON file with an object: the settings of the training")
+    card.add_argument("--settings", type=Path, help="JSON file with the training settings, as one object")
     command.set_defaults(run=push)
 
 

@@ -13,7 +13,8 @@ from .cli_common import MODEL_HELP, add_trust_argument, load_model, say
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from . import ContextualIndex, EncodedCorpus, SearchHit
+    from . import ContextualIndex
+    from .retrieval import EncodedCorpus, SearchHit
 
 _CORPUS_HELP = "text file (a document a line), JSONL file, or folder of a retrieval set"
 _COLUMN_WIDTH = 58
@@ -32,10 +33,11 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from accelerate import PartialState
 
-    from . import ContextualIndex, EncodedCorpus
+    from . import ContextualIndex
+    from .retrieval import EncodedCorpus
 
     model = _contextual_model(args)
-    is_encoded = (args.corpus / "encoding.json").exists()
+    is_encoded = EncodedCorpus.exists(args.corpus)
     work = args.output.with_name(f"{args.output.name}.partial")
     encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
     if PartialState().is_main_process:
@@ -47,21 +49,21 @@ def index(args: argparse.Namespace) -> None:
 
 
 def search(args: argparse.Namespace) -> None:
-    """Searches an index, for one question or for all that are typed."""
+    """Searches an index for one query, or for every query that is typed."""
     from . import ContextualIndex
 
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
-        raise ValueError(f"`{args.index}` does not say which model made it. Give it with `--model`.")
+        raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
     found = ContextualIndex.load(args.index, load_model(name, args))
     plain = _index_without_context(found, args) if args.side_by_side else None
-    questions = [args.question] if args.question is not None else _typed_questions()
-    for question in questions:
-        hits = found.search(question, depth=args.depth)
+    queries = [args.query] if args.query is not None else _typed_queries()
+    for query in queries:
+        hits = found.search(query, depth=args.depth)
         if plain is None:
             say(_in_lines(hits))
         else:
-            say(_in_columns(hits, plain.search(question, depth=args.depth)))
+            say(_in_columns(hits, plain.search(query, depth=args.depth)))
 
 
 def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
@@ -80,22 +82,22 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
 
 
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
-    """The same documents without a context, beside the index; made the first time that it is asked for."""
+    """Loads an index of the same documents without a context, which is built next to the index on first use."""
     from . import ContextualIndex
 
     if found.origin.context is None:
         raise ValueError(
-            f"`{args.index}` was made without a context, so both sides would be the same. Leave `--side-by-side` out."
+            f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
         )
     folder = args.index.with_name(f"{args.index.name}.no-context")
     model = found.model_without_context()
-    if (folder / "manifest.json").exists():
+    if ContextualIndex.exists(folder):
         plain = ContextualIndex.load(folder, model)
         if plain.document_ids == found.document_ids:
             return plain
     if None in found.texts:
         raise ValueError(
-            f"`{args.index}` has vectors without texts, which cannot be encoded without a context. Build it of texts."
+            f"`{args.index}` has vectors without texts, which cannot be encoded again. Build the index from texts."
         )
     say(f"Encoding the {len(found):,} documents without a context, once.")
     plain = ContextualIndex.build(model, dict(zip(found.document_ids, found.texts, strict=True)))
@@ -103,7 +105,7 @@ def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -
     return plain
 
 
-def _typed_questions() -> Iterator[str]:
+def _typed_queries() -> Iterator[str]:
     while True:
         sys.stdout.write("> ")
         sys.stdout.flush()
@@ -144,11 +146,13 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     command.add_argument(
         "--frequency-pooling",
         action="store_true",
-        help="give a mean-pooling model the word statistics of the corpus, as `cde-hf contextualize` does",
+        help="contextualize a mean-pooling model with this corpus, as `cde-hf contextualize` does",
     )
-    command.add_argument("--batch-size", type=int, default=32, help="texts to encode at once")
-    command.add_argument("--shard-size", type=int, default=8192, help="documents in a file, done or redone together")
-    command.add_argument("--seed", type=int, default=0, help="seed of the draw of the context")
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument(
+        "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed with which the context is sampled")
     add_trust_argument(command)
 
 
@@ -157,10 +161,9 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "encode",
         help="encode a corpus into Parquet files",
-        description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and the "
-        "context that was used. A contextual model without a context is shown documents of the corpus. Started again "
-        "after an interruption, it does not redo finished files. On several processes or GPUs: accelerate launch -m "
-        "cde_hf.cli encode ...",
+        description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and saves "
+        "the context. A contextual model without a context gets a sample of the corpus. After an interruption, the "
+        "same command resumes. On several processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --frequency-pooling",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -173,13 +176,12 @@ def add_index(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "index",
         help="build a searchable index of a corpus",
-        description="Encodes a corpus and writes an index: vectors, documents and the context that the vectors were "
-        "made with. Interrupted and started again, it goes on where it was. Takes the folder of `cde-hf encode` as "
-        "well.",
+        description="Encodes a corpus and writes an index: vectors, documents and the context of the vectors. After "
+        "an interruption, the same command resumes. Also takes the folder of `cde-hf encode`.",
         epilog="example: cde-hf index minilm corpus.jsonl my-index --frequency-pooling",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP}, or of `cde-hf encode`")
+    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP} or of `cde-hf encode`")
     command.add_argument(
         "--kind",
         choices=["auto", "flat", "hnsw", "ivf"],
@@ -193,21 +195,21 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     """Adds the command `search`."""
     command = commands.add_parser(
         "search",
-        help="ask an index",
-        description="Shows the best documents for a question; without one, asks for questions until the input ends. "
-        "The question is encoded with the context of the index.",
+        help="search an index",
+        description="Shows the best documents for a query. Without a query, it reads queries until the input ends. "
+        "Queries are encoded with the context of the index.",
         epilog="example: cde-hf search my-index 'Who sleeps on the sofa?' --side-by-side",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
-    command.add_argument("question", metavar="QUESTION", nargs="?", help="what to look for")
-    command.add_argument("--depth", type=int, default=10, help="documents to show")
+    command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")
+    command.add_argument("--depth", type=int, default=10, help="number of documents to show")
     command.add_argument(
         "--side-by-side",
         action="store_true",
-        help="also show what the model finds without a context; the first time, the documents are encoded for it",
+        help="also show the results without a context; the first time, this encodes the documents again",
     )
-    command.add_argument("--model", help="the model of the index, if it is not where it was")
+    command.add_argument("--model", help="model of the index, if it was moved")
     add_trust_argument(command)
     command.set_defaults(run=search)
 

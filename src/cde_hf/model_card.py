@@ -1,7 +1,8 @@
-"""The card of a checkpoint: what it is, how to use it with and without a context, how good it is, and its limits."""
+"""The model card of a checkpoint: what it is, how to use it, its scores and its limits."""
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,33 +12,36 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
 from .retrieval.evaluation_result import Evaluation
+from .retrieval.metrics import METRICS
 
 
 _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"
-_METRICS = ("ndcg@10", "mrr@10", "recall@100")
+_TAG = "contextual-document-embeddings"
+_KINDS = {"CDETransformer": "cde", "CDEOnnxTransformer": "onnx", "FrequencyPooling": "frequency"}
+_LOCAL_PATH = re.compile(r"""(?:^|[\s|"'`(\[])((?:/|~/|[A-Za-z]:\\)[\w.][^\s|"'`]*)""")
 
 
 @dataclass(frozen=True)
 class CardFacts:
     """
-    What a card says beyond what is in the checkpoint.
+    What a model card says beyond what the checkpoint shows.
 
     Args:
         base_model (`str`, *optional*):
-            Name on the Hub of the encoder that the training started from.
+            Hub name of the encoder that training started from.
         datasets (`Sequence[str]`, *optional*):
-            Names of the training data.
+            Names of the training datasets.
         language (`Sequence[str]`, *optional*):
-            Codes of the languages, such as `en`.
+            Language codes, such as `en`.
         license (`str`, *optional*):
-            Its code, such as `apache-2.0`.
+            License code, such as `apache-2.0`.
         settings (`Mapping[str, Any]`, *optional*):
-            Settings of the training.
+            Training settings.
         evaluation (`Evaluation`, *optional*):
             Scores.
         system (`str`, *optional*):
-            Row of the evaluation that is this model. Defaults to the first one with its own context, or else the first
-            one that is not BM25.
+            Row of the evaluation with the scores of this model. Defaults to the first row with its own context, or
+            otherwise the first row that is not BM25.
     """
 
     base_model: str | None = None
@@ -51,22 +55,23 @@ class CardFacts:
 
 def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = None) -> str:
     """
-    Writes the text of a checkpoint's card.
+    Makes the model card of a checkpoint.
 
     Args:
         folder (`str` or `Path`):
-            The checkpoint.
+            Folder of the checkpoint.
         repo_id (`str`):
-            Its name on the Hub, `user/name`.
+            Name of the model on the Hub, `user/name`.
         facts (`CardFacts`, *optional*):
-            What the checkpoint does not know of itself.
+            What the card says beyond what the checkpoint shows.
 
     Returns:
-        `str`: Markdown, with the metadata at its head.
+        `str`: Markdown that begins with the metadata.
     """
     folder, facts = Path(folder), facts or CardFacts()
-    kind = _kind(folder)
-    evaluation = facts.evaluation
+    if facts.base_model is not None and not is_hub_name(facts.base_model):
+        raise ValueError(f"`base_model` must be a name on the Hub, got the local path `{facts.base_model}`.")
+    kind, evaluation, title = _kind(folder), facts.evaluation, repo_id.rpartition("/")[2]
     card_data = ModelCardData(
         base_model=facts.base_model,
         datasets=list(facts.datasets) or None,
@@ -74,54 +79,83 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
         license=facts.license,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "feature-extraction", "contextual-document-embeddings", "cde-hf"],
-        model_name=repo_id.rpartition("/")[2],
+        tags=["sentence-transformers", "feature-extraction", *([] if kind == "biencoder" else [_TAG]), "cde-hf"],
+        model_name=title,
         eval_results=_eval_results(evaluation, facts.system) if evaluation is not None else None,
     )
-    tables = [evaluation.to_markdown(metric) for metric in _METRICS] if evaluation is not None else []
     card = ModelCard.from_template(
         card_data,
         template_path=str(_TEMPLATE),
-        title=repo_id.rpartition("/")[2],
+        title=title,
         repo_id=repo_id,
         kind=kind,
         has_context=(folder / "context.safetensors").exists(),
         facts=_facts_of(folder, kind),
-        settings=dict(facts.settings),
-        scores="\n".join(tables),
-        context_size=evaluation.context_size if evaluation is not None else None,
-        seed=evaluation.seed if evaluation is not None else None,
+        settings=facts.settings,
+        evaluation=evaluation,
+        metrics=METRICS,
     )
+    local_path = _LOCAL_PATH.search(str(card))
+    if local_path is not None:
+        raise ValueError(f"The card would show the local path `{local_path[1]}`. Give a name in its place.")
     return str(card)
 
 
-def _kind(folder: Path) -> str:
-    modules_file = folder / "modules.json"
-    if not modules_file.exists():
+def read_json(path: Path) -> Any:
+    """The contents of a JSON file."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_modules(folder: Path) -> list[dict[str, Any]]:
+    """The modules of a sentence-transformers model."""
+    path = folder / "modules.json"
+    if not path.exists():
         raise FileNotFoundError(
-            f"`{folder}` has no `modules.json`, so it is no checkpoint that sentence-transformers opens. Save the "
-            "model with `save_checkpoint`, `save_with_context` or `model.save`."
+            f"`{folder}` has no `modules.json`, so sentence-transformers cannot load it. Save the model with "
+            "`save_checkpoint`, `save_with_context` or `model.save`."
         )
-    kinds = {module["type"].rpartition(".")[2] for module in json.loads(modules_file.read_text(encoding="utf-8"))}
-    for name, kind in (("CDETransformer", "cde"), ("CDEOnnxTransformer", "onnx"), ("FrequencyPooling", "frequency")):
+    return read_json(path)
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text has the form of a name on the Hub."""
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
+
+
+def count_context_documents(folder: Path) -> int:
+    """Number of documents whose texts are in the context of a checkpoint."""
+    path = folder / "context.safetensors"
+    if not path.exists():
+        return 0
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+    return len(json.loads(metadata.get("cde_corpus_context", "{}")).get("documents") or ())
+
+
+def _kind(folder: Path) -> str:
+    modules = read_modules(folder)
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    for name, kind in _KINDS.items():
         if name in kinds:
             return kind
+    if kinds[0] == "Transformer" and not modules[0]["path"]:
+        return "biencoder"
     raise ValueError(
-        f"`{folder}` is a plain sentence-transformers model, with the modules {sorted(kinds)}. Publish it with its "
-        "own `push_to_hub`, or make it contextual with `contextualize` first."
+        f"`{folder}` is a sentence-transformers model with the modules {kinds}, but only models that begin with a "
+        "`Transformer` can be published here. Use the model's own `push_to_hub`."
     )
 
 
 def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
-    """What the files of the checkpoint say, by names that a reader understands."""
+    """What the files of the checkpoint show, by names that a reader understands."""
     if kind == "onnx":
-        settings = json.loads((folder / "sentence_transformers_onnx_config.json").read_text(encoding="utf-8"))
+        settings = read_json(folder / "sentence_transformers_onnx_config.json")
         return {"dimensions": settings["embedding_dimension"], "tokens read of a text": settings["max_seq_length"]}
     found: dict[str, Any] = {"parameters": f"{_num_parameters(folder):,}"}
     if kind != "cde":
         return found
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    settings = json.loads((folder / "sentence_transformers_cde_config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
+    settings = read_json(folder / "sentence_transformers_cde_config.json")
     first, second = config["first_stage_config"], config["second_stage_config"]
     return {
         **found,
@@ -132,8 +166,15 @@ def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
         "context attention": config["context_attention"],
         "pooling": config["pooling"],
         "tokens read of a text": settings["max_seq_length"],
-        "context saved inside": "yes" if (folder / "context.safetensors").exists() else "no",
+        "context saved inside": _saved_context(folder),
     }
+
+
+def _saved_context(folder: Path) -> str:
+    if not (folder / "context.safetensors").exists():
+        return "no"
+    num_documents = count_context_documents(folder)
+    return f"yes, with the texts of its {num_documents} documents" if num_documents else "yes"
 
 
 def _dimensions(dense: int, lexical: int) -> str:
@@ -146,9 +187,7 @@ def _stage(config: Mapping[str, Any]) -> str:
 
 def _num_parameters(folder: Path) -> int:
     count = 0
-    for path in folder.rglob("model*.safetensors"):
-        if path.relative_to(folder).parts[0].startswith("checkpoint-"):  # a copy, from the time of training
-            continue
+    for path in (*folder.glob("model*.safetensors"), *folder.glob("[0-9]_*/model.safetensors")):
         with safe_open(path, "pt") as file:
             names = file.keys()
             count += sum(math.prod(file.get_slice(name).get_shape()) for name in names)
@@ -173,8 +212,15 @@ def _eval_results(evaluation: Evaluation, system: str | None) -> list[EvalResult
             metric_value=round(100 * evaluation.mean(system, retrieval_set=name, metric=metric), 2),
         )
         for name in evaluation.sets
-        for metric in _METRICS
+        for metric in METRICS
     ]
 
 
-__all__ = ["CardFacts", "make_model_card"]
+__all__ = [
+    "CardFacts",
+    "count_context_documents",
+    "is_hub_name",
+    "make_model_card",
+    "read_json",
+    "read_modules",
+]

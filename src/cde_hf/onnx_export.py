@@ -1,12 +1,12 @@
 """
-Exports a contextual model to ONNX, in a folder that sentence-transformers opens.
+Exports a contextual model to ONNX, in a folder that sentence-transformers loads.
 
 1. The second stage is wrapped so that its inputs are tensors: `input_ids`, `attention_mask`, and the context as
-   constants or as further inputs.
-2. PyTorch exports it with a free number of texts and tokens.
-3. If wanted, the weights of the matrix products are quantised to int8; activations are quantised as they come.
+   constants or as more inputs.
+2. PyTorch exports it with dynamic numbers of texts and tokens.
+3. Optionally, the weights of the matrix products are quantised to int8, and activations dynamically.
 
-The first stage is not exported: a context is made with PyTorch.
+The first stage is not exported: contexts are encoded with PyTorch.
 """
 
 import copy
@@ -38,20 +38,19 @@ def export_onnx(
     quantize: bool = False,
 ) -> None:
     """
-    Writes a CDE model and its context to a folder, with the second stage as `model.onnx`.
+    Exports a CDE model and its context to a folder, with the second stage as `model.onnx`.
 
-    `SentenceTransformer(folder, trust_remote_code=True)` opens it where onnxruntime is installed. With onnxruntime
-    alone, the graph takes `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and gives
-    `sentence_embedding`, not normalised.
+    `SentenceTransformer(folder, trust_remote_code=True)` loads it if onnxruntime is installed. The graph also runs
+    with onnxruntime alone: it takes `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and
+    returns `sentence_embedding`, not normalised.
 
     Args:
         model (`SentenceTransformer`):
             A CDE checkpoint after `model[0].set_context(documents)`, or saved with its context.
         folder (`str` or `os.PathLike`):
-            Folder to make. It must not exist.
+            Folder to create. It must not exist.
         context_as_input (`bool`, *optional*, defaults to `False`):
-            Whether the context is an input of the graph, so that it can be changed, and not a part of it: in prefix
-            attention the keys and values of the context block, in joint attention the first-stage vectors.
+            Whether the context is an input of the graph, so that it can be changed later, instead of a constant.
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
@@ -61,8 +60,8 @@ def export_onnx(
     module = model[0]
     if type(module).__name__ != "CDETransformer":
         raise TypeError(
-            f"Only a CDE checkpoint can be exported, got a model that begins with `{type(module).__name__}`. For a "
-            "plain model use sentence-transformers' own ONNX backend."
+            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(module).__name__}`. For "
+            "other models use sentence-transformers' own ONNX backend."
         )
     if module.context is None:
         raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
@@ -72,7 +71,7 @@ def export_onnx(
         arrays.pop("token_frequencies", None)
     folder = Path(folder)
     if folder.exists():
-        raise FileExistsError(f"`{folder}` exists. Remove it or give another folder.")
+        raise FileExistsError(f"`{folder}` exists. Remove it or choose another folder.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         new_folder = Path(temporary) / "new"
@@ -101,7 +100,7 @@ def export_onnx(
 
 
 class _TensorsIn(nn.Module):
-    """The second stage with tensors as its inputs, in the order `input_ids`, `attention_mask`, context."""
+    """The second stage with tensors as inputs, in the order `input_ids`, `attention_mask`, context."""
 
     def __init__(self, stage: nn.Module, context: dict[str, Tensor], *, context_as_input: bool):
         super().__init__()
@@ -125,7 +124,7 @@ class _TensorsIn(nn.Module):
 
 
 def _plain_copy(stage: nn.Module) -> nn.Module:
-    """A copy on the CPU in float32, whose attention is plain matrix products, which ONNX has."""
+    """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
     stage = copy.deepcopy(stage).float().cpu().eval()
     stage.backbone.set_attn_implementation("eager")
     return stage
@@ -141,18 +140,20 @@ def _export(stage: nn.Module, context: dict[str, Tensor], path: Path, context_as
     if inputs:
         shapes["context"] = (None,) * len(inputs)
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own about its dependencies
-        torch.onnx.export(
+        warnings.simplefilter("ignore")  # the exporter warns about its own dependencies
+        program = torch.onnx.export(
             wrapper,
             (input_ids, attention_mask, *inputs),
-            str(path),
             input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],
             output_names=["sentence_embedding"],
             dynamic_shapes=shapes,
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+    # The exporter notes the traceback of every node, which names files of this machine.
+    for node in program.model.graph.all_nodes():
+        node.metadata_props.clear()
+    program.save(str(path), external_data=False)
 
 
 def _quantize(path: Path) -> None:
@@ -170,7 +171,7 @@ def _require_packages() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ImportError("The export to ONNX needs packages: `pip install 'cde-hf[onnx]'`.") from error
+        raise ImportError("The export to ONNX needs more packages: `pip install 'cde-hf[onnx]'`.") from error
 
 
 __all__ = ["export_onnx"]

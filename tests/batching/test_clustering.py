@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from cde_hf.batching import GraphSettings, KMeansSettings, cluster_pairs, find_communities
+from cde_hf.batching import KMeansSettings, cluster_pairs
 from cde_hf.batching.clustering import pair_rows
 
 
@@ -38,6 +38,20 @@ def test_the_objective_is_never_worse_than_that_of_plain_faiss(fixtures, name, s
         return ((rows[:, None] - centroids) ** 2).sum(axis=-1).min(axis=1).sum()
 
     assert objective(centroids) <= objective(plain.centroids) * (1 + 1e-6 * np.sign(objective(plain.centroids)))
+
+
+@pytest.mark.parametrize("num_starts", [1, 2, 3, 6])
+def test_k_means_is_trained_once_for_each_start(planted, num_starts, monkeypatch):
+    trainings = []
+
+    class CountingKmeans(faiss.Kmeans):
+        def train(self, rows):
+            trainings.append(self.cp.nredo)
+            return super().train(rows)
+
+    monkeypatch.setattr(faiss, "Kmeans", CountingKmeans)
+    cluster_pairs(planted["q"], planted["d"], 8, settings=KMeansSettings(num_iterations=5, num_starts=num_starts))
+    assert sum(trainings) == num_starts
 
 
 def test_a_pair_belongs_to_the_nearest_centroid_of_document_and_query(planted):
@@ -74,36 +88,3 @@ def test_half_precision_is_enough(planted):
 def test_more_clusters_than_pairs_are_refused(planted):
     with pytest.raises(ValueError, match="between 1 and the number of pairs, 400, got 401"):
         cluster_pairs(planted["q"], planted["d"], 401)
-
-
-def test_communities_find_the_planted_clusters(planted):
-    communities, centroids = find_communities(planted["q"], planted["d"], int(planted["k"]))
-    assert adjusted_rand_score(planted["planted"], communities) > 0.95
-    rows = np.concatenate([planted["d"], planted["q"]], axis=1)
-    np.testing.assert_allclose(centroids[2], rows[communities == 2].mean(axis=0), atol=1e-5)
-
-
-def test_communities_are_not_glued_by_the_nearest_neighbours():
-    # Each pair has three copies. Linked by nearest neighbours alone they would share a community.
-    generator = np.random.default_rng(0)
-    distinct = generator.normal(size=(100, 16)).astype(np.float32)
-    vectors = np.repeat(distinct, 4, axis=0) + 0.01 * generator.normal(size=(400, 16)).astype(np.float32)
-
-    def share_of_copies_together(first_rank):
-        settings = GraphSettings(first_rank=first_rank, num_neighbours=3)
-        communities = find_communities(vectors, vectors, 20, settings=settings)[0].reshape(100, 4)
-        return (communities[:, :1] == communities[:, 1:]).mean()
-
-    assert share_of_copies_together(0) > 0.95
-    assert share_of_copies_together(3) < 0.85
-
-
-def test_communities_are_the_same_for_the_same_seed(planted):
-    first, second = (find_communities(planted["q"], planted["d"], 6)[0] for _ in range(2))
-    assert (first == second).all()
-
-
-def test_one_community_needs_no_graph(planted):
-    communities, centroids = find_communities(planted["q"][:3], planted["d"][:3], 1)
-    assert communities.tolist() == [0, 0, 0]
-    assert centroids.shape == (1, 32)

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from cde_hf.batching import FalseNegativeFilter, TfidfSurrogate, prepare_batch_plan, surrogate_scores
+from cde_hf.batching import (
+    BatchPlan,
+    FalseNegativeFilter,
+    TfidfSurrogate,
+    batch_statistics,
+    prepare_batch_plan,
+    surrogate_scores,
+)
 
 
 ROWS = [3, 0, 7, 2, 5, 11]
@@ -57,7 +64,7 @@ def brute_force(rows, plan, chosen, is_above):
 )
 def test_equals_a_decision_per_document(negative_plan, options, is_above):
     rows, plan = negative_plan
-    result = FalseNegativeFilter(plan, **options)(ROWS)
+    _, result = FalseNegativeFilter(plan, **options)(ROWS)
     expected = brute_force(rows, plan, ROWS, is_above)
     assert expected.any() and not expected.all()
     np.testing.assert_array_equal(result, expected)
@@ -65,7 +72,7 @@ def test_equals_a_decision_per_document(negative_plan, options, is_above):
 
 def test_equal_texts_are_filtered_without_any_score(negative_plan):
     _, plan = negative_plan
-    filtered = FalseNegativeFilter(plan, margin=np.inf)(ROWS)
+    _, filtered = FalseNegativeFilter(plan, margin=np.inf)(ROWS)
     positions = {row: place for place, row in enumerate(ROWS)}
     assert filtered[positions[7], positions[2]] and filtered[positions[2], positions[7]]
     assert filtered[positions[0], positions[3]] and filtered[positions[3], positions[0]]
@@ -77,7 +84,7 @@ def test_an_answer_to_an_equal_query_is_filtered_wherever_it_stands(tmp_path):
     plan = prepare_batch_plan(
         Dataset.from_list(rows), tmp_path / "plan", surrogate=TfidfSurrogate(dim=2), cluster_size=4
     )
-    filtered = FalseNegativeFilter(plan, margin=np.inf)([0, 1, 2, 3])
+    _, filtered = FalseNegativeFilter(plan, margin=np.inf)([0, 1, 2, 3])
     assert filtered[0].tolist() == [False, True, True, False, True]
     assert filtered[3].tolist() == [False, False, False, False, False]
 
@@ -89,11 +96,12 @@ def test_unknown_words_are_not_filtered_by_score(tmp_path):
         Dataset.from_list(rows), tmp_path / "plan", surrogate=TfidfSurrogate(dim=3), cluster_size=8
     )
     assert not plan.filter_queries[0].any()
-    assert not FalseNegativeFilter(plan)(range(8))[0].any()
+    _, filtered = FalseNegativeFilter(plan)(range(8))
+    assert not filtered[0].any()
 
 
 def test_the_positive_is_never_filtered(plan):
-    filtered = FalseNegativeFilter(plan, margin=-2.0)(ROWS)
+    _, filtered = FalseNegativeFilter(plan, margin=-2.0)(ROWS)
     assert not np.diagonal(filtered).any()
     assert filtered.sum() == 30
 
@@ -102,6 +110,24 @@ def test_scores_are_one_matrix_product(plan):
     scores = surrogate_scores(plan, np.array(ROWS))
     expected = plan.filter_queries[ROWS].astype(np.float32) @ plan.filter_documents[ROWS].astype(np.float32).T
     np.testing.assert_allclose(scores, expected, atol=1e-6)
+    np.testing.assert_array_equal(FalseNegativeFilter(plan)(ROWS)[0], scores)
+
+
+@pytest.mark.parametrize("name", ["filter_queries", "filter_documents", "filter_negatives", "negative_hashes"])
+def test_the_filter_reads_an_array_once(negative_plan, name, monkeypatch):
+    _, plan = negative_plan
+    array, reads = getattr(plan, name), []
+    monkeypatch.setattr(BatchPlan, name, property(lambda plan: reads.append(name) or array))
+    scores, is_false = FalseNegativeFilter(plan)(ROWS)
+    assert scores.shape == is_false.shape
+    assert reads == [name]
+
+
+def test_statistics_score_a_batch_once(plan, monkeypatch):
+    array, reads = plan.filter_queries, []
+    monkeypatch.setattr(BatchPlan, "filter_queries", property(lambda plan: reads.append(plan) or array))
+    batch_statistics(plan, 16, num_batches=3)
+    assert len(reads) == 3
 
 
 def test_the_filter_has_its_own_surrogate_if_asked(pairs, tmp_path):

@@ -1,31 +1,31 @@
-"""Batches of one size from clusters of any size, and the tour over their centroids."""
+"""Batches of one size from clusters of any size, and the greedy nearest-neighbour order of their centroids."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cde_hf.batching.packing import greedy_tour, pack_batches
+from cde_hf.batching.packing import nearest_neighbour_order, pack_batches
 
 
-def brute_force_tour(centroids, start):
-    tour = [start]
-    while len(tour) < len(centroids):
-        distances = ((centroids - centroids[tour[-1]]) ** 2).sum(axis=1)
-        distances[tour] = np.inf
-        tour.append(int(distances.argmin()))
-    return tour
+def brute_force_order(centroids, start):
+    order = [start]
+    while len(order) < len(centroids):
+        distances = ((centroids - centroids[order[-1]]) ** 2).sum(axis=1)
+        distances[order] = np.inf
+        order.append(int(distances.argmin()))
+    return order
 
 
 @pytest.mark.parametrize("num_centroids", [1, 2, 30, 300])
-def test_the_tour_is_that_of_brute_force(num_centroids):
+def test_the_order_is_that_of_brute_force(num_centroids):
     centroids = np.random.default_rng(num_centroids).normal(size=(num_centroids, 5)).astype(np.float32)
     start = num_centroids // 2
-    assert greedy_tour(centroids, start=start).tolist() == brute_force_tour(centroids, start)
+    assert nearest_neighbour_order(centroids, start=start).tolist() == brute_force_order(centroids, start)
 
 
 def test_equal_centroids_are_all_visited():
-    assert sorted(greedy_tour(np.zeros((50, 4)), start=7)) == list(range(50))
+    assert sorted(nearest_neighbour_order(np.zeros((50, 4)), start=7)) == list(range(50))
 
 
 CLUSTERS = st.lists(st.integers(0, 6), min_size=1, max_size=80)

@@ -14,13 +14,12 @@ from datasets import Dataset
 
 from cde_hf.batching import (
     BatchPlan,
-    GraphSettings,
     KMeansSettings,
     SentenceTransformerSurrogate,
     TfidfSurrogate,
     prepare_batch_plan,
 )
-from cde_hf.batching import vectors as vectors_module
+from cde_hf.batching import surrogates as surrogates_module
 
 
 def arrays_of(folder):
@@ -51,7 +50,7 @@ class CountingSurrogate(TfidfSurrogate):
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    monkeypatch.setattr(vectors_module, "SHARD_SIZE", 50)
+    monkeypatch.setattr(surrogates_module, "SHARD_SIZE", 50)
 
 
 def test_the_manifest_tells_what_is_in_the_plan(plan):
@@ -107,14 +106,19 @@ def test_a_plan_without_domains_has_one(tmp_path):
     assert plan.domains == ["all"]
 
 
-def test_other_ways_to_cluster(pairs, tmp_path):
-    for number, clustering in enumerate((KMeansSettings(spherical=True), GraphSettings(num_neighbours=6))):
-        folder = tmp_path / str(number)
-        plan = prepare_batch_plan(
-            pairs, folder, surrogate=TfidfSurrogate(dim=16), cluster_size=30, clustering=clustering, dtype="float32"
-        )
-        assert plan.filter_queries.dtype == np.float32
-        assert plan.manifest["clustering"]["kind"] == type(clustering).__name__
+def test_settings_of_clustering_and_precision_are_kept(pairs, tmp_path):
+    clustering = KMeansSettings(spherical=True)
+    plan = prepare_batch_plan(
+        pairs,
+        tmp_path / "plan",
+        surrogate=TfidfSurrogate(dim=16),
+        cluster_size=30,
+        clustering=clustering,
+        dtype="float32",
+    )
+    assert plan.filter_queries.dtype == np.float32
+    assert plan.manifest["clustering"]["kind"] == "KMeansSettings"
+    assert plan.manifest["clustering"]["spherical"]
 
 
 def test_a_sentence_transformers_model_is_a_surrogate(pairs, tmp_path):
@@ -168,10 +172,10 @@ def copied_plan(plan, tmp_path):
     return folder
 
 
-def test_a_torn_array_is_refused(copied_plan):
+def test_a_corrupt_array_is_refused(copied_plan):
     path = copied_plan / "clustering_queries.npy"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"is torn: `clustering_queries.npy` cannot be read.*Prepare it again"):
+    with pytest.raises(ValueError, match=r"is corrupt: `clustering_queries.npy` cannot be read.*Prepare it again"):
         BatchPlan.load(copied_plan)
 
 
@@ -235,8 +239,8 @@ def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, tmp_path, small_
 PREPARE = """
 import sys
 from datasets import Dataset
-from cde_hf.batching import TfidfSurrogate, prepare_batch_plan, vectors
-vectors.SHARD_SIZE = 20
+from cde_hf.batching import TfidfSurrogate, prepare_batch_plan, surrogates
+surrogates.SHARD_SIZE = 20
 pairs = Dataset.from_parquet(sys.argv[1], cache_dir=sys.argv[3])
 sys.stdout.write("ready\\n")
 sys.stdout.flush()

@@ -76,17 +76,16 @@ def test_no_pair_comes_twice_and_no_batch_crosses_a_domain(plan, batch_size, opt
 
 
 @LAWS
-@given(plans(), st.integers(1, 6), OPTIONS, st.sampled_from([1, 2, 4]), st.booleans())
-def test_len_equals_iteration_on_every_process(plan, batch_size, options, num_processes, share_batches):
-    options = {**options, "num_processes": num_processes, "share_batches": share_batches}
+@given(plans(), st.integers(1, 6), OPTIONS, st.sampled_from([1, 2, 4]))
+def test_len_equals_iteration_on_every_process(plan, batch_size, options, num_processes):
+    options = {**options, "num_processes": num_processes}
     samplers = [make_sampler(plan, batch_size, process_index=index, **options) for index in range(num_processes)]
     batches = [list(sampler) for sampler in samplers]
     assert {len(sampler) for sampler in samplers} == {len(part) for part in batches} == {len(batches[0])}
     rows = [row for part in batches for batch in part for row in batch]
     assert len(rows) == len(set(rows)) == num_processes * batch_size * len(batches[0])
-    if not share_batches:
-        everything = make_sampler(plan, batch_size, **options)
-        assert len(everything) == len(list(everything))
+    everything = make_sampler(plan, batch_size, **options)
+    assert len(everything) == len(list(everything))
 
 
 @LAWS
@@ -96,15 +95,6 @@ def test_accelerate_may_deal_whole_batches_in_turn(plan, batch_size, options, nu
     for index in range(num_processes):
         own = make_sampler(plan, batch_size, num_processes=num_processes, process_index=index, **options)
         assert list(own) == everything[index::num_processes]
-
-
-@LAWS
-@given(plans(), st.integers(1, 4), OPTIONS, st.sampled_from([2, 4]))
-def test_a_shared_batch_is_one_batch_of_all_processes(plan, batch_size, options, num_processes):
-    shared = {**options, "num_processes": num_processes, "share_batches": True}
-    parts = [list(make_sampler(plan, batch_size, process_index=i, **shared)) for i in range(num_processes)]
-    together = list(make_sampler(plan, batch_size * num_processes, **options))
-    assert [sum(step, []) for step in zip(*parts, strict=True)] == together
 
 
 @LAWS
@@ -188,7 +178,6 @@ def test_a_dataloader_in_mid_epoch_goes_on(plan, pairs):
         ({"grouping": "clusters"}, "`grouping` must be one of cluster, domain, random, got `clusters`"),
         ({"cluster_order": "greedy"}, "`cluster_order` must be one of random, tour, got `greedy`"),
         ({"num_processes": 2, "process_index": 2}, "`process_index` must be below `num_processes=2`, got 2"),
-        ({"num_processes": 2, "share_batches": True}, "give the `process_index`"),
     ],
 )
 def test_bad_options_are_refused(plan, options, message):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_hf.data.libraries import LIBRARIES
+from cde_hf.data.docstrings import LIBRARIES
 
 
 def docstring(summary, body):

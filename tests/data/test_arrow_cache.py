@@ -5,8 +5,8 @@ import json
 import pyarrow as pa
 import pytest
 
-from cde_hf.data import arrow_cache
-from cde_hf.data.arrow_cache import cache_key, cached_dataset, write_rows
+from cde_hf.data import files
+from cde_hf.data.files import cache_key, cached_dataset, write_rows
 
 
 SCHEMA = pa.schema({"number": pa.int64()})
@@ -77,7 +77,7 @@ def test_no_rows_make_an_empty_dataset(tmp_path):
 
 
 def test_the_default_folder_is_in_the_hugging_face_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(arrow_cache, "HF_HOME", str(tmp_path))
+    monkeypatch.setattr(files, "HF_HOME", str(tmp_path))
     cached_dataset(None, "numbers", lambda path: write_rows([], path, SCHEMA) or {})
     assert json.loads((tmp_path / "cde_hf" / "numbers.json").read_text())["facts"] == {}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_hf.data.docstring_parsing import drop_repeats, find_source_files, read_docstrings, split_docstring
+from cde_hf.data.docstrings import drop_repeats, find_source_files, read_docstrings, split_docstring
 
 
 SUMMARY = "Walk over the nodes of a tree."

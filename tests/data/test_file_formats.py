@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cde_hf.data.file_formats import find_data_files, read_columns, read_rows
+from cde_hf.data.files import find_data_files, read_columns, read_rows
 
 
 ROWS = [{"query": "a, b", "document": 'say "c"\nd'}, {"query": "e", "document": "f"}]
@@ -37,7 +37,7 @@ def test_a_comma_that_is_not_quoted_is_found(tmp_path):
 
 def test_a_quote_that_is_not_closed_is_found(tmp_path):
     (tmp_path / "rows.csv").write_text('query,document\ne,"f\n')
-    with pytest.raises(ValueError, match="Line 2 of `.*rows.csv` is not valid CSV .* Mend it, or use JSONL"):
+    with pytest.raises(ValueError, match="Line 2 of `.*rows.csv` is not valid CSV .* Fix it, or use JSONL"):
         list(read_rows(tmp_path / "rows.csv", []))
 
 
@@ -49,7 +49,7 @@ def test_parquet_gives_the_columns_that_are_needed(parquet_file):
 
 def test_torn_parquet_names_the_file(parquet_file):
     parquet_file.write_bytes(parquet_file.read_bytes()[:-10])
-    with pytest.raises(ValueError, match="rows.parquet` is not a whole Parquet file .* Fetch or write it again"):
+    with pytest.raises(ValueError, match="rows.parquet` is not a complete Parquet file .* Fetch or write it again"):
         read_columns(parquet_file)
 
 

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from cde_hf.data import HELD_OUT_LIBRARIES, LIBRARIES, library_versions
-from cde_hf.data.libraries import find_libraries
+from cde_hf.data.docstrings import find_libraries
 
 
 def test_about_forty_libraries_are_listed_in_order():

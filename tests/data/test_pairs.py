@@ -123,7 +123,7 @@ def test_bad_rows_are_refused_if_asked_even_from_the_cache(load, tmp_path):
     path = write_jsonl(tmp_path / "faq.jsonl", [*PAIRS, *BAD_ROWS])
     load(path)
     with pytest.raises(
-        ValueError, match="7 of 12 rows are bad: .* Mend the data, or leave them out with `bad_rows='drop'`"
+        ValueError, match="7 of 12 rows are bad: .* Fix the data, or leave them out with `bad_rows='drop'`"
     ):
         load(path, bad_rows="refuse")
 

@@ -89,10 +89,10 @@ def test_a_missing_file_is_named(folder, name, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("q9\td1\t1", "Line 5 of `.*qrels.tsv` names the query `q9`, which `queries.jsonl` lacks. Mend or remove it"),
+        ("q9\td1\t1", "Line 5 of `.*qrels.tsv` names the query `q9`, which `queries.jsonl` lacks. Fix or remove it"),
         ("q2\td9\t1", "Line 5 of `.*qrels.tsv` names the document `d9`, which `corpus.jsonl` lacks"),
         ("q1\td1\t1", "Line 5 of `.*qrels.tsv` judges the document `d1` a second time for the query `q1`"),
-        ("q2 d1 1", r"Line 5 of `.*qrels.tsv` must hold a query id, .* got 'q2 d1 1\\n'. Mend or remove it"),
+        ("q2 d1 1", r"Line 5 of `.*qrels.tsv` must hold a query id, .* got 'q2 d1 1\\n'. Fix or remove it"),
         ("q2\td1\thigh", "Line 5 of `.*qrels.tsv` must hold a query id, a document id and a whole number"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_bad_judgement_is_named(folder, line, message):
     [
         ({"_id": "d1", "text": "Fish."}, "Line 3 of `.*corpus.jsonl` has the id `d1` of an earlier line"),
         ({"_id": 3, "text": "Fish."}, "Line 3 of `.*corpus.jsonl` must have the strings `_id` and `text`"),
-        ({"_id": "d3"}, "got {'_id': 'd3', 'title': None, 'text': None}. Mend or remove it"),
+        ({"_id": "d3"}, "got {'_id': 'd3', 'title': None, 'text': None}. Fix or remove it"),
     ],
 )
 def test_a_bad_document_is_named(folder, row, message):

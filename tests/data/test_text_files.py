@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from cde_hf.data.text_files import read_json_lines, read_lines
+from cde_hf.data.files import read_json_lines, read_lines
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_damaged_gzip_names_the_file(gzip_file):
 
 def test_plain_text_under_a_gzip_name_is_refused(tmp_path):
     (tmp_path / "rows.jsonl.gz").write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match="rows.jsonl.gz` cannot be unpacked after line 0 .* torn or no gzip file"):
+    with pytest.raises(ValueError, match="jsonl.gz` cannot be unpacked after line 0 .* incomplete or no gzip file"):
         list(read_lines(tmp_path / "rows.jsonl.gz"))
 
 
@@ -63,7 +63,7 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path):
 
 def test_a_line_that_is_not_json_is_named(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": \n')
-    with pytest.raises(ValueError, match="Line 2 of `.*rows.jsonl` is not valid JSON .* mend or remove it"):
+    with pytest.raises(ValueError, match="Line 2 of `.*rows.jsonl` is not valid JSON .* fix or remove it"):
         list(read_json_lines(tmp_path / "rows.jsonl"))
 
 

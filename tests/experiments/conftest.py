@@ -2,20 +2,16 @@
 
 import gzip
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from cde_hf import RetrievalSet, model_path, save_biencoder, save_retrieval_set
-
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
-
-from runner.config import RunConfig  # noqa: E402
-from runner.sets import EvaluationConfig  # noqa: E402
-from runner.workspace import NO_PROMPTS, Workspace  # noqa: E402
+from cde_hf import RetrievalSet, model_path
+from cde_hf.data import save_retrieval_set
+from cde_hf.hub import save_biencoder
+from experiments.runner.config import RunConfig
+from experiments.runner.sets import EvaluationConfig
+from experiments.runner.workspace import NO_PROMPTS, Workspace
 
 
 ANIMALS = ["cat", "dog", "owl", "cow", "hen", "fox", "bear", "wolf"]

@@ -1,11 +1,11 @@
 """The best small model is saved as it is used, and its card says how good it is."""
 
-from best import OURS, build_model, make_card
 from huggingface_hub import ModelCard
-from runner.scoring import LEXICAL_SIZE
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import Evaluation
+from experiments.best import OURS, build_model, make_card
+from experiments.runner.scoring import LEXICAL_SIZE
 
 
 def test_the_model_is_saved_as_it_is_used(workspace, config):

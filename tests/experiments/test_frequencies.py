@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from frequencies import FrequencyEmbedder
-from runner.scoring import FREQUENCY_FIELDS, load_sentence_transformer
-from runner.training import save_start
 
 from cde_hf import CDEEmbedder
+from experiments.frequencies import FrequencyEmbedder
+from experiments.runner.scoring import FREQUENCY_FIELDS, load_sentence_transformer
+from experiments.runner.training import save_start
 
 
 OWN = ["The cat sleeps.", "The cat and the owl.", "A cat sleeps at night.", "Owls hunt at night."]

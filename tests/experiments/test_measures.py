@@ -4,12 +4,12 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from batches import all_epochs
-from divergence import divergence, inverse_frequencies
-from movement import measure
-from neighbours import RANKS, answer_shares, filter_shares
 
 from cde_hf import ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
+from experiments.batches import all_epochs
+from experiments.divergence import divergence, inverse_frequencies
+from experiments.movement import measure
+from experiments.neighbours import RANKS, answer_shares, filter_shares
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_nearer_documents_answer_more_often(plan, animals):
 
 
 def test_a_lower_margin_finds_more_and_loses_more(plan, animals, monkeypatch):
-    monkeypatch.setattr("neighbours.BATCH_SIZE", 16)
+    monkeypatch.setattr("experiments.neighbours.BATCH_SIZE", 16)
     strict, loose = (filter_shares(plan, animals, "cluster", margin) for margin in (0.0, -0.9))
     assert strict[0] == loose[0] > 1 / 16
     assert loose[1] > strict[1] and loose[2] > strict[2]

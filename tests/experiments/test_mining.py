@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from runner.config import RunConfig
-from runner.mining import mine_negatives
-from runner.training import read_training, train_run
 
 from cde_hf.batching import surrogate_scores
+from experiments.runner.config import RunConfig
+from experiments.runner.mining import mine_negatives
+from experiments.runner.training import read_training, train_run
 
 
 @pytest.fixture
@@ -53,6 +53,8 @@ def test_mined_negatives_make_another_run_in_the_same_batches(workspace, config)
 
 def test_another_way_of_mining_makes_another_run(workspace, config, monkeypatch):
     before = workspace.run_folder(replace(config, mined_negatives=1))
-    monkeypatch.setattr("runner.workspace.mine_negatives", lambda pairs, plan, num: mine_negatives(pairs, plan, 3))
+    monkeypatch.setattr(
+        "experiments.runner.workspace.mine_negatives", lambda pairs, plan, num: mine_negatives(pairs, plan, 3)
+    )
     fresh = type(workspace)(workspace.runs, workspace.data)
     assert fresh.run_folder(replace(config, mined_negatives=1)) != before

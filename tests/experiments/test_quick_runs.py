@@ -3,25 +3,21 @@
 import gzip
 import json
 
-import contexts
-import main_table
 import pytest
-from paper import EXPERIMENTS
-from runner.experiment import Setting, write_page, write_results
-from runner.table import read_table
-from runner.workspace import Workspace
 
-from cde_hf import RetrievalSet, save_retrieval_set
+from cde_hf.data import RetrievalSet, save_retrieval_set
+from experiments import contexts, drift, main_table
+from experiments.__main__ import EXPERIMENTS
+from experiments.runner.experiment import Setting, write_page, write_results
+from experiments.runner.table import read_table
+from experiments.runner.workspace import Workspace
 
 
 # The models of one experiment are often those of another, so all share a folder of runs and stay on one process.
 pytestmark = pytest.mark.xdist_group("quick_runs")
 
-WITHOUT_DATA = [name for name, experiment in EXPERIMENTS.items() if experiment.needs == "docstrings"]
-# The others train or score more models.
-FAST = ["F5", "F12", "clusterings", "F15", "F13", "P1", "F9", "dropout"]
-# It wants a thousand labelled pairs, and has tests of its measures.
-OTHER_DATA = ["P2"]
+# The others train or score more models, or read the docstrings of all installed libraries.
+FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9", "drift", "frequency-pooling"]
 PLACES = [f"place{number}" for number in range(64)]
 
 
@@ -31,7 +27,7 @@ def workspace(tmp_path_factory, module_pairs):
     folder = tmp_path_factory.mktemp("quick")
     for domain in (*main_table.DOMAINS[:2], "intents"):
         module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
-    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3]}:
+    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2]}:
         corpus = {place: f"The road to {place} begins at the {name} gate." for place in PLACES}
         queries = {place: f"How do I get to {place}?" for place in PLACES}
         qrels = {place: {place: 1} for place in PLACES}
@@ -61,15 +57,11 @@ def module_pairs():
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow])
-        for name in EXPERIMENTS
-        if name not in (*WITHOUT_DATA, *OTHER_DATA)
-    ],
+    [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in EXPERIMENTS],
 )
 def test_an_experiment_runs_from_its_data_to_its_page(name, workspace, tmp_path):
     experiment = EXPERIMENTS[name]
     write_results(experiment, Setting(workspace, num_seeds=1, is_quick=True), tmp_path)
     assert read_table(tmp_path / f"{name}.csv")
-    page = write_page(experiment, tmp_path, f"python experiments/paper.py {name}")
+    page = write_page(experiment, tmp_path, f"python -m experiments {name}")
     assert page.finding in (tmp_path / f"{name}.md").read_text()

@@ -1,22 +1,21 @@
 """Runs are kept by what they depend on, go on where they stopped, and are not trained twice."""
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
-from runner import scoring
-from runner.averaging import load_averaged_model
-from runner.config import RunConfig, meaning_of
-from runner.experiment import Setting
-from runner.scoring import choose_context, score_model
-from runner.sets import EvaluationConfig, load_sets
-from runner.sweep import sweep
-from runner.training import is_trained, load_model, read_training, train_run
-from runner.workspace import Workspace
 from safetensors.torch import load_file
 
 from cde_hf import ContextualContrastiveTrainer
+from experiments.runner import scoring
+from experiments.runner.averaging import load_averaged_model
+from experiments.runner.config import RunConfig, meaning_of
+from experiments.runner.experiment import Setting
+from experiments.runner.scoring import score_model
+from experiments.runner.sets import EvaluationConfig, load_sets
+from experiments.runner.sweep import sweep
+from experiments.runner.training import is_trained, load_model, read_training, train_run
+from experiments.runner.workspace import Workspace
 
 
 @pytest.fixture
@@ -99,7 +98,7 @@ def test_a_context_is_scored_once(workspace, config, evaluation, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(workspace, config, count_steps, monkeypatch, tmp_path):
     steps, failing = count_steps
-    monkeypatch.setattr("runner.training._STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr("experiments.runner.training._STEPS_BETWEEN_CHECKPOINTS", 2)
     config = replace(config, steps=4)
     whole = train_run(Workspace(tmp_path / "other_runs", workspace.data), config)
     steps.clear()
@@ -161,18 +160,6 @@ def test_the_control_is_scored_without_a_context_and_a_biencoder_in_three_ways(w
         *(("biencoder", way, "own") for way in ("whitened", "frequency-pooled")),
     }
     assert all(0 <= row["ndcg@10"] <= 100 for row in rows)
-
-
-def test_own_documents_can_be_chosen_in_several_draws_and_ways(workspace, config, evaluation):
-    contexts = ("own", "drawn-0", "drawn-1", "spread-0")
-    rows = sweep(Setting(workspace, num_seeds=1), {config: {}}, replace(evaluation, contexts=contexts))
-    scores = {(row["context"], row["set"]): row["ndcg@10"] for row in rows}
-    assert scores.keys() == set(product(contexts, evaluation.sets))
-    assert all(scores["drawn-0", name] == scores["own", name] for name in evaluation.sets)  # the seed of both is 0
-    (retrieval_set, _) = load_sets(workspace, evaluation)
-    chosen = [choose_context(retrieval_set, context, 4) for context in contexts[1:]]
-    assert all(len(set(texts) & set(retrieval_set.corpus.values())) == 4 for texts in chosen)
-    assert len(set(map(frozenset, chosen))) == 3
 
 
 def test_sets_are_cut_to_queries_documents_and_length(workspace):

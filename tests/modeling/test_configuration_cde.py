@@ -34,9 +34,9 @@ def test_a_backbone_config_given_for_both_stages_is_not_shared():
 
 
 def test_sizes_follow_from_the_fields(make_config):
-    config = make_config(context_size=5, num_vectors_per_document=3, num_soft_prompts=4)
-    assert (config.num_context_tokens, config.num_block_tokens, config.context_embedding_size) == (15, 19, 96)
-    assert (config.hidden_size, config.vocab_size) == (32, 100)
+    config = make_config(context_size=5, num_soft_prompts=4, lexical_size=8)
+    assert config.num_block_tokens == 9
+    assert (config.hidden_size, config.embedding_size, config.vocab_size) == (32, 40, 100)
 
 
 def test_mteb_finds_the_context_size(make_config):
@@ -56,29 +56,18 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
     ("fields", "message"),
     [
         ({"context_size": 0}, "`context_size` must be at least 1, got 0"),
-        ({"num_vectors_per_document": 0}, "`num_vectors_per_document` must be at least 1, got 0"),
         ({"num_soft_prompts": -1}, "`num_soft_prompts` must not be negative"),
         ({"context_attention": "cross"}, "context_attention"),
         ({"pooling": "cls"}, "pooling"),
         ({"sequence_dropout_prob": 1.5}, "must be a probability between 0 and 1, got 1.5"),
         ({"has_null_embedding": False}, "Set `sequence_dropout_prob=0.0` or `has_null_embedding=True`"),
-        (
-            {"has_null_embedding": False, "sequence_dropout_prob": 0.0, "context_dropout_prob": 0.1},
-            "Set `context_dropout_prob=0.0`",
-        ),
         ({"frequency_scale": 0.0}, "`frequency_scale` must be positive"),
-        ({"learn_frequency_scale": True}, "needs `pooling='context_frequency'`"),
-        (
-            {"pooling": "context_frequency", "learn_frequency_scale": True, "frequency_scale": math.inf},
-            "cannot be learned",
-        ),
         ({"lexical_size": -1}, "`lexical_size` must not be negative, got -1"),
         ({"lexical_size": 8, "lexical_weight": 0.0}, "must be positive and finite, got 0.0. Use `lexical_size=0`"),
-        ({"lexical_size": 8, "pooling": "relative_frequency"}, "Use `pooling='context_frequency'` or `'mean'`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
-        ({"context_as_sequence": True, "context_attention": "prefix"}, "In prefix attention the context is a set"),
+        ({"context_as_sequence": True, "context_attention": "prefix"}, "the context is an unordered set"),
         ({"context_as_sequence": True, "second": "bert"}, "needs a second stage with rotary positions"),
-        ({"normalize_text_twice": True}, "describes released ModernBERT weights"),
+        ({"normalize_text_twice": True}, "is for the released ModernBERT weights"),
     ],
 )
 def test_what_cannot_work_is_refused(make_config, fields, message):

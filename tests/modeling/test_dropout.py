@@ -1,4 +1,4 @@
-"""Sequence dropout and dropout of the whole context, which happen in training alone."""
+"""Sequence dropout, which happens in training alone."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_another_step_is_another_draw(make_model, texts, mode):
 
 
 def test_the_same_random_state_is_the_same_draw(make_model, texts, mode):
-    model = make_model(sequence_dropout_prob=0.5, context_dropout_prob=0.5, context_attention=mode).train()
+    model = make_model(sequence_dropout_prob=0.5, context_attention=mode).train()
     context = torch.randn(6, 32)
     results = []
     for _ in range(2):
@@ -58,27 +58,7 @@ def test_the_same_random_state_is_the_same_draw(make_model, texts, mode):
     torch.testing.assert_close(*results, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("pooling", ["context_frequency", "relative_frequency"])
-def test_a_dropped_context_is_no_context_and_has_no_frequencies(make_model, texts, context_documents, mode, pooling):
-    fields = {"sequence_dropout_prob": 0.0, "context_attention": mode, "pooling": pooling}
-    model = make_model(context_dropout_prob=1.0, **fields)
-    if pooling == "relative_frequency":
-        torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
-    expected = model.encode_texts(*texts)
-    assert (model(*texts, *context_documents).embeddings - expected).abs().max() > 1e-3
-    torch.testing.assert_close(model.train()(*texts, *context_documents).embeddings, expected, atol=1e-5, rtol=0)
-
-
-def test_the_whole_context_is_dropped_with_its_probability(make_model, texts, mode):
-    model = make_model(sequence_dropout_prob=0.0, context_dropout_prob=0.5, context_attention=mode).train()
-    context, null = torch.randn(6, 32), model.second_stage_model.null_embedding
-    draws = torch.cat([contexts_seen(model, texts, context) for _ in range(100)])
-    is_null = (draws == null).all(dim=-1)
-    assert torch.equal(is_null.any(dim=1), is_null.all(dim=1))
-    assert 0.35 < is_null[:, 0].float().mean() < 0.65
-
-
 def test_evaluation_drops_nothing(make_model, texts, mode):
-    model = make_model(sequence_dropout_prob=1.0, context_dropout_prob=1.0, context_attention=mode)
+    model = make_model(sequence_dropout_prob=1.0, context_attention=mode)
     context = torch.randn(6, 32)
     assert torch.equal(contexts_seen(model, texts, context)[0], context)

@@ -1,14 +1,17 @@
 """Context-frequency pooling as a module of sentence-transformers."""
 
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from transformers.dynamic_module_utils import get_relative_import_files
 
 from cde_hf import CDEModel
+from cde_hf.modeling import frequency_pooling
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
 
 
@@ -167,7 +170,7 @@ def test_without_a_context_the_lexical_part_is_zero(lexical):
 
 def test_a_lexical_part_of_no_width_or_weight_is_refused():
     for fields in ({"lexical_size": -1}, *({"lexical_size": 8, "lexical_weight": value} for value in (0.0, np.inf))):
-        with pytest.raises(ValueError, match="Use `lexical_size=0` to do without"):
+        with pytest.raises(ValueError, match="Use `lexical_size=0` to disable"):
             FrequencyPooling(384, **fields)
 
 
@@ -212,7 +215,7 @@ def test_a_text_of_100000_words_is_cut_like_any_other(model):
 @pytest.mark.parametrize(
     ("documents", "error", "message"),
     [
-        ([], ValueError, "got 0 without any. Give documents of the corpus, or `None`"),
+        ([], ValueError, "got 0 without any. Pass documents of the corpus, or `None`"),
         (["", " "], ValueError, "got 2 without any"),
         ("The cat sleeps.", TypeError, "got one text. Put it in a list"),
         (["The cat sleeps.", None], TypeError, "got a `NoneType`"),
@@ -234,7 +237,7 @@ def test_a_context_needs_a_tokenizer():
 
 
 def test_only_a_mean_can_be_weighed():
-    with pytest.raises(ValueError, match="weighs the tokens of a mean, got `pooling_mode='cls'`"):
+    with pytest.raises(ValueError, match="needs mean pooling, got `pooling_mode='cls'`"):
         FrequencyPooling(384, pooling_mode="cls")
 
 
@@ -251,3 +254,12 @@ def test_a_torn_checkpoint_is_refused(model, tmp_path):
     (folder / "document_counts.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="has a context of 4 documents, but no file"):
         FrequencyPooling.load(str(tmp_path), subfolder=folder.name)
+
+
+def test_a_saved_model_carries_five_small_files_of_code(model, tmp_path):
+    # Whoever trusts remote code reads it, so nothing of the attention to a context comes along.
+    model.save(str(tmp_path / "model"))
+    names = {path.stem for path in (tmp_path / "model").rglob("*.py")}
+    assert names == {"frequency_pooling", "pooling", "lexical", "corpus_context", "fingerprint"}
+    shipped = get_relative_import_files(frequency_pooling.__file__)
+    assert {Path(path).stem for path in shipped} == names - {"frequency_pooling"}

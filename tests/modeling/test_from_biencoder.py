@@ -86,12 +86,12 @@ def test_other_poolings_and_modules_are_named(minilm, tmp_path, caplog):
     logging.enable_propagation()
     CDEModel.from_biencoder(tmp_path / "model", context_size=4)
     logging.disable_propagation()
-    assert "does not pool by the mean" in caplog.text
+    assert "does not use mean pooling" in caplog.text
     assert "The module Dense" in caplog.text
 
 
 def test_a_model_without_transformer_is_refused(tmp_path):
     modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ValueError, match="begins with a module of type .*StaticEmbedding"):
+    with pytest.raises(ValueError, match="starts with a module of type .*StaticEmbedding"):
         CDEModel.from_biencoder(tmp_path)

@@ -64,15 +64,6 @@ def test_without_a_context_there_is_no_lexical_part(make_lexical, texts):
     assert not make_lexical().encode_texts(*texts)[:, 32:].any()
 
 
-@pytest.mark.parametrize("attention", ["joint", "prefix"])
-def test_a_dropped_context_takes_the_lexical_part_along(make_lexical, texts, context_documents, attention):
-    for probability, is_there in ((1.0, False), (0.0, True)):
-        model = make_lexical(attention, context_dropout_prob=probability).train()
-        names = ("input_ids", "attention_mask", "context_input_ids", "context_attention_mask")
-        embeddings = model(**dict(zip(names, (*texts, *context_documents), strict=True))).embeddings
-        assert bool(embeddings[:, 32:].any()) == is_there
-
-
 def test_another_context_gives_another_lexical_part(make_lexical, texts, context_documents):
     model = make_lexical()
     contexts = [context_documents, tuple(part[:2] for part in context_documents)]

@@ -119,17 +119,6 @@ def test_the_stages_may_differ(backbone_config, texts, context_documents, mode, 
     assert output.embeddings.shape == (4, 32)
 
 
-def test_several_vectors_per_document_take_several_positions(make_model, mode, texts, context_documents):
-    model = make_model(num_vectors_per_document=3, context_attention=mode, context_size=4)
-    single = make_model(num_vectors_per_document=1, context_attention=mode, context_size=12)
-    single.second_stage_model.load_state_dict(model.second_stage_model.state_dict())
-    context = model.first_stage_model(*(tensor[:4] for tensor in context_documents))
-    assert context.shape == (4, 96)
-    expected = single.second_stage_model(*texts, dataset_embeddings=context.view(12, 32))
-    embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
-    torch.testing.assert_close(embeddings, expected, atol=1e-6, rtol=0)
-
-
 def test_a_model_without_soft_prompts_works(make_model, mode, texts):
     model = make_model(num_soft_prompts=0, context_attention=mode)
     assert model.second_stage_model(*texts).shape == (4, 32)
@@ -239,17 +228,3 @@ def test_a_tuple_is_returned_if_the_configuration_says_so(make_model, texts):
 def test_nothing_to_embed_is_refused(make_model):
     with pytest.raises(ValueError, match="nothing to embed"):
         make_model()()
-
-
-def test_an_unknown_attention_implementation_is_refused(make_model, texts):
-    model = make_model()
-    model.second_stage_model.backbone.config._attn_implementation_internal = "paged|eager"
-    with pytest.raises(ValueError, match=r"supports the attention implementations eager, sdpa.*got `paged\|eager`"):
-        model.second_stage_model(*texts)
-
-
-def test_flash_attention_is_refused_for_local_layers(make_model, texts):
-    model = make_model("modernbert")
-    model.second_stage_model.backbone.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(ValueError, match="Use `sdpa` or `flex_attention`"):
-        model.second_stage_model(*texts)

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from cde_hf import CDEModel
+from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling.corpus_context import count_token_frequencies
+from cde_hf.modeling.frequency_pooling import FrequencyPooling
 from cde_hf.modeling.pooling import pooling_weights
 
 
@@ -28,33 +29,6 @@ def test_a_token_at_the_scale_weighs_one_half():
     frequencies[5], frequencies[7] = 0.2, 0.6
     weights = pooling_weights(IDS, MASK, token_frequencies=frequencies, frequency_scale=0.2)
     torch.testing.assert_close(weights[0], torch.tensor([1, 0.5, 1, 0.25, 1, 1]))
-
-
-def test_a_token_weighs_more_if_it_is_rarer_here_than_usual():
-    frequencies, background = torch.zeros(10), torch.zeros(10)
-    frequencies[5], frequencies[7] = 0.2, 0.6
-    background[7], background[2] = 0.6, 0.1
-    weights = pooling_weights(
-        IDS, MASK, token_frequencies=frequencies, frequency_scale=0.2, background_frequencies=background
-    )
-    torch.testing.assert_close(weights[0], torch.tensor([1, 0.5, 1, 1, 1, 1.5]))
-
-
-@pytest.mark.parametrize("background", [None, torch.full((10,), 0.3)], ids=["absolute", "relative"])
-def test_a_text_without_context_has_no_frequencies(background):
-    frequencies = torch.zeros(10) if background is None else background.clone()
-    frequencies[6] = 0.1 if background is None else 0.7
-    has_context = torch.tensor([True, True, False])
-    weights = pooling_weights(
-        IDS,
-        MASK,
-        token_frequencies=frequencies,
-        frequency_scale=0.1,
-        background_frequencies=background,
-        has_context=has_context,
-    )
-    torch.testing.assert_close(weights[1], torch.tensor([1, 0.5, 1, 1, 0, 0]))
-    assert weights[2].tolist() == [1, 1, 1, 1, 0, 0]
 
 
 def test_frequencies_count_documents_and_not_occurrences():
@@ -108,6 +82,16 @@ def test_bare_vectors_and_no_context_pool_by_the_mean(models, texts):
         torch.testing.assert_close(embeddings, expected, atol=0, rtol=0)
 
 
+def test_a_model_is_trained_with_the_mean_and_pools_by_frequency_at_inference(models, texts, context_documents):
+    in_training, at_inference = [], []
+    for model in models:
+        model.config.sequence_dropout_prob = 0.0
+        at_inference.append(model(*texts, *context_documents).embeddings)
+        in_training.append(model.train()(*texts, *context_documents).embeddings)
+    torch.testing.assert_close(in_training[0], in_training[1], atol=0, rtol=0)
+    assert (at_inference[0] - at_inference[1]).abs().max() > 1e-3
+
+
 def test_the_pooling_can_be_changed_when_a_checkpoint_is_loaded(models, texts, context_documents, tmp_path):
     frequency_model, mean_model = models
     mean_model.save_pretrained(tmp_path)
@@ -124,44 +108,7 @@ def test_an_infinite_scale_is_the_mean(models, texts, context_documents):
     torch.testing.assert_close(frequency_model.encode_texts(*texts, context=context), expected, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("mode", ["joint", "prefix"])
-def test_relative_frequencies_are_judged_by_the_background(make_model, texts, context_documents, mode):
-    fields = {"context_attention": mode, "frequency_scale": 0.3}
-    relative_model = make_model(pooling="relative_frequency", **fields)
-    frequency_model = make_model(pooling="context_frequency", **fields)
-    frequency_model.load_state_dict(relative_model.state_dict(), strict=False)
-
-    def encode(model):
-        return model.encode_texts(*texts, context=model.encode_context(*context_documents))
-
-    torch.testing.assert_close(encode(relative_model), encode(frequency_model), atol=1e-6, rtol=0)  # no background yet
-    background = relative_model.second_stage_model.background_frequencies
-    background.copy_(count_token_frequencies(*context_documents, vocab_size=100))
-    frequency_model.config.pooling = "mean"
-    torch.testing.assert_close(encode(relative_model), encode(frequency_model), atol=1e-6, rtol=0)
-    context = relative_model.encode_context(*context_documents)
-    background.mul_(0.5)
-    with pytest.raises(ValueError, match="before its weights were changed"):
-        relative_model.encode_texts(*texts, context=context)
-    assert (encode(relative_model) - encode(frequency_model)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("mode", ["joint", "prefix"])
-def test_the_scale_learns(make_model, texts, context_documents, mode):
-    model = make_model(
-        pooling="context_frequency", learn_frequency_scale=True, frequency_scale=0.3, context_attention=mode
-    ).double()
-    parameter = model.second_stage_model.log_frequency_scale
-    assert parameter.exp().item() == pytest.approx(0.3)
-
-    def loss():
-        return model(*texts, *context_documents).embeddings.pow(2).sum()
-
-    loss().backward()
-    with torch.no_grad():
-        parameter += 1e-3
-        above = loss()
-        parameter -= 2e-3
-        below = loss()
-    assert parameter.grad.item() == pytest.approx(((above - below) / 2e-3).item(), rel=1e-3)
-    assert abs(parameter.grad.item()) > 1e-3
+def test_the_scale_has_one_default():
+    frequencies = torch.full((10,), 0.2)
+    torch.testing.assert_close(pooling_weights(IDS, MASK, token_frequencies=frequencies), MASK / 2)
+    assert CDEConfig().frequency_scale == FrequencyPooling(8).frequency_scale == 0.2

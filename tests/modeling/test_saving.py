@@ -1,6 +1,7 @@
 """Round trips through the disk, also into a process that cannot import this package."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -8,18 +9,15 @@ import textwrap
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModel
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel
+from cde_hf import CDEModel, save_checkpoint
 
 
 @pytest.fixture(params=["joint", "prefix"])
 def model(make_model, request):
-    model = make_model(
-        "bert", "modernbert", context_attention=request.param, pooling="relative_frequency", learn_frequency_scale=True
-    )
-    torch.nn.init.uniform_(model.second_stage_model.background_frequencies)
-    return model
+    return make_model("bert", "modernbert", context_attention=request.param, pooling="context_frequency")
 
 
 def assert_equal_weights(first, second):
@@ -81,6 +79,22 @@ def test_the_attention_wrapper_is_not_written(model, texts, tmp_path):
     model.second_stage_model(*texts)
     model.save_pretrained(tmp_path)
     assert "cde_" not in (tmp_path / "config.json").read_text()
+
+
+def test_no_file_of_a_checkpoint_names_a_folder_of_this_machine(minilm, tmp_path):
+    encoder = tmp_path / "private" / "encoder"
+    shutil.copytree(minilm, encoder)
+    model = CDEModel.from_biencoder(encoder, context_size=3)
+    assert model.config.second_stage_config.name_or_path == str(encoder)
+    save_checkpoint(model, AutoTokenizer.from_pretrained(encoder), tmp_path / "private" / "trained")
+    CDEModel.from_pretrained(tmp_path / "private" / "trained").save_pretrained(tmp_path / "again")
+    model = SentenceTransformer(str(tmp_path / "private" / "trained"), trust_remote_code=True, device="cpu")
+    model.save(str(tmp_path / "sentence_transformers"), create_model_card=False)
+    model[0].model.config.to_json_file(tmp_path / "all_fields.json", use_diff=False)
+    folders = (tmp_path / "private" / "trained", tmp_path / "again", tmp_path / "sentence_transformers")
+    written = [tmp_path / "all_fields.json", *(path for each in folders for path in each.rglob("*") if path.is_file())]
+    assert len(written) > 20
+    assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]
 
 
 def test_remote_code_works_where_the_package_is_absent(model, texts, context_documents, tmp_path):

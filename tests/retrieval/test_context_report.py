@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from cde_hf import CDEModel, save_checkpoint
-from cde_hf.retrieval.context_report import context_report
+from cde_hf.retrieval.context_effects import context_report
 
 
 PETS = ["the cat purrs", "the dog barks", "a hamster in a cage"]

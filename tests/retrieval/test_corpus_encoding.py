@@ -1,4 +1,4 @@
-"""Bulk encoding: shards, restarts, several processes, torn folders."""
+"""Bulk encoding: shards, restarts, several processes, corrupt folders."""
 
 import json
 import os
@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cde_hf import ContextualIndex, EncodedCorpus, contextualize, encode_corpus, vector_origin
+from cde_hf import ContextualIndex, contextualize, encode_corpus
+from cde_hf.retrieval import EncodedCorpus, vector_origin
 from cde_hf.retrieval.model_contexts import with_context
 
 
@@ -51,7 +52,9 @@ def test_finished_shards_are_not_redone(model, tmp_path):
     before = (kept.stat().st_mtime_ns, kept.stat().st_ino)
     content = pq.read_table(lost)
     lost.unlink()
-    with pytest.raises(ValueError, match=r"1 of 3 shards .* are not there, such as shard-00001.*not done twice"):
+    with pytest.raises(
+        ValueError, match=r"1 of 3 shards .* are missing, such as shard-00001.*resumes after the finished shards"
+    ):
         EncodedCorpus.load(tmp_path / "out")
     encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
     assert (kept.stat().st_mtime_ns, kept.stat().st_ino) == before
@@ -60,12 +63,12 @@ def test_finished_shards_are_not_redone(model, tmp_path):
 
 def test_another_corpus_setting_context_or_model_is_refused(model, minilm, tmp_path):
     encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
-    with pytest.raises(ValueError, match="begun with another `corpus_hash`"):
+    with pytest.raises(ValueError, match="started with another `corpus_hash`"):
         encode_corpus(model, {**CORPUS, "d0": "Something else."}, tmp_path / "out", shard_size=2)
-    with pytest.raises(ValueError, match="begun with another `shard_size`: 2, not 3"):
+    with pytest.raises(ValueError, match="started with another `shard_size`: 2, not 3"):
         encode_corpus(model, CORPUS, tmp_path / "out", shard_size=3)
     other = contextualize(minilm, ["Interest rates rise."])
-    with pytest.raises(ValueError, match="begun with another `context`"):
+    with pytest.raises(ValueError, match="started with another `context`"):
         encode_corpus(other, CORPUS, tmp_path / "out", shard_size=2)
     model.max_seq_length = 7
     with pytest.raises(ValueError, match="another model or setting: max_length"):
@@ -73,13 +76,15 @@ def test_another_corpus_setting_context_or_model_is_refused(model, minilm, tmp_p
     model.max_seq_length = 256
 
 
-def test_torn_and_foreign_folders_are_named(model, tmp_path):
+def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
     encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
-    encoded.paths[0].write_bytes(b"torn")
-    with pytest.raises(ValueError, match="shard-00000-of-00003.parquet` is torn .* Remove it and encode"):
+    encoded.paths[0].write_bytes(b"corrupt")
+    with pytest.raises(
+        ValueError, match="shard-00000-of-00003.parquet` is corrupt or incomplete .* Remove it and encode"
+    ):
         list(encoded.shards())
     (tmp_path / "out" / "encoding.json").write_text("{")
-    with pytest.raises(ValueError, match="encoding.json` is torn .* Encode the corpus anew"):
+    with pytest.raises(ValueError, match="encoding.json` is corrupt or incomplete .* Encode the corpus again"):
         EncodedCorpus.load(tmp_path / "out")
     (tmp_path / "out" / "encoding.json").write_text("{}")
     with pytest.raises(ValueError, match="is of version None, but this package reads version 1"):
@@ -89,7 +94,7 @@ def test_torn_and_foreign_folders_are_named(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="holds files but no encoded corpus"):
         encode_corpus(model, CORPUS, tmp_path)
-    with pytest.raises(ValueError, match="nothing to encode, got no documents"):
+    with pytest.raises(ValueError, match="nothing to encode: got no documents"):
         encode_corpus(model, [], tmp_path / "none")
     with pytest.raises(ValueError, match="`shard_size` must be at least 1, got 0"):
         encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)

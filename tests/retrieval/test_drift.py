@@ -45,7 +45,7 @@ def test_the_index_tells_a_new_topic_from_more_of_the_same(minilm, tmp_path):
     grown, changed = index.drift(same), index.drift(other)
     assert grown.value < 1 < 4 < changed.value
     assert not grown.should_rebuild and changed.should_rebuild
-    assert "its context still fits" in str(grown) and "build it again" in str(changed)
+    assert "the context still fits" in str(grown) and "build the index again" in str(changed)
     # What is added counts from then on, and what the corpus was when the index was built is not forgotten.
     index.add({f"other {number}": text for number, text in enumerate(other)})
     index.save(tmp_path / "index")

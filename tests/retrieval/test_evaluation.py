@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from cde_hf.data.retrieval_sets import RetrievalSet
-from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, WhitenedEmbedder, evaluate
+from cde_hf.retrieval import BM25, Evaluation, SentenceTransformerEmbedder, evaluate, search
+from cde_hf.retrieval import evaluation as evaluation_module
+from cde_hf.retrieval.search import check_vectors
+from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
 class LetterEmbedder:
@@ -171,6 +174,19 @@ def test_bad_vectors_are_refused_with_the_systems_name(animals, change, message)
         evaluate([system], [animals])
 
 
+def test_every_vector_is_checked_once(animals, monkeypatch):
+    checked = []
+
+    def count(vectors, *args, **kwargs):
+        checked.append(len(vectors))
+        return check_vectors(vectors, *args, **kwargs)
+
+    for module in (evaluation_module, search):
+        monkeypatch.setattr(module, "check_vectors", count)
+    evaluate([LetterEmbedder()], [animals])
+    assert checked == [len(animals.queries), len(animals.corpus)]
+
+
 def test_random_and_other_contexts_are_shown(animals, fruits):
     class Recorder:
         """Remembers the contexts it was shown."""
@@ -195,3 +211,9 @@ def test_random_and_other_contexts_are_shown(animals, fruits):
     assert evaluation.systems == ["recorder, random context", "recorder, poems context"]
     assert set(recorder.contexts[0]) == set(fruits.corpus.values())
     assert recorder.contexts[1] == ["a rose", "a sigh"]
+
+
+def test_a_context_keeps_its_name_even_if_it_contains_none(animals):
+    contexts = {"nonenglish.jsonl": ["ein Hund", "eine Katze"]}
+    evaluation = evaluate([LetterEmbedder()], [animals], contexts=("none",), other_contexts=contexts)
+    assert evaluation.systems == ["letters, no context", "letters, nonenglish.jsonl context"]

@@ -10,17 +10,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import (
-    CDEModel,
-    ContextualIndex,
-    CorpusContext,
-    VectorOrigin,
-    contextualize,
-    save_checkpoint,
-    vector_origin,
-)
-from cde_hf.retrieval import index_kinds
-from cde_hf.retrieval.flat_vectors import FlatVectors
+from cde_hf import CDEModel, ContextualIndex, CorpusContext, contextualize, save_checkpoint
+from cde_hf.retrieval import VectorOrigin, storage, vector_origin
 from cde_hf.retrieval.model_contexts import context_of, with_context
 
 
@@ -167,11 +158,10 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 3)
-    vectors = ContextualIndex.build(minilm, CORPUS)._rows._vectors
-    assert isinstance(vectors.faiss_index, faiss.IndexHNSW)
-    monkeypatch.setattr(index_kinds, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._vectors, FlatVectors)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 3)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, faiss.IndexHNSW)
+    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, storage._FlatIndex)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):
@@ -199,7 +189,12 @@ def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
 
 
 def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoint):
-    usual = {"context_attention": "prefix", "pooling": "context_frequency", "lexical_size": 64}
+    usual = {
+        "context_attention": "prefix",
+        "pooling": "context_frequency",
+        "frequency_scale": 0.1,
+        "lexical_size": 64,
+    }
 
     def origin_of(**fields):
         model = SentenceTransformer(
@@ -241,9 +236,9 @@ def test_foreign_vectors_are_refused(index, frequency_model, minilm):
     noise = np.random.default_rng(0).normal(size=(4, 384))
     with pytest.raises(ValueError, match=r"has a cosine of .* expected 0.99 or more"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise, texts=texts)
-    with pytest.raises(ValueError, match="have 10 dimensions, but the model gives 384"):
+    with pytest.raises(ValueError, match="have 10 dimensions, but the vectors of this model have 384"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise[:, :10], texts=texts)
-    with pytest.raises(ValueError, match="Nothing says where the vectors come from"):
+    with pytest.raises(ValueError, match="The origin of the vectors is unknown"):
         ContextualIndex.from_vectors(minilm, list(CORPUS), noise)
     assert len(index) == 4
 
@@ -321,12 +316,12 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
         (
             lambda index: index.add_vectors(["a"], np.full((1, 384), np.nan), origin=index.origin),
             ValueError,
-            "1 of 1 vectors are not finite",
+            "1 of the 1 vectors of the documents are not finite",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 5)), origin=index.origin),
             ValueError,
-            r"shape \(1, 5\), expected \(1, 384\)",
+            "vectors of the documents have 5 dimensions, but are compared with vectors of 384",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 384)), origin=index.origin, texts=[]),

@@ -1,4 +1,4 @@
-"""The folder of an index: torn, foreign, on a full disk, or killed while it is written."""
+"""The folder of an index: corrupt, foreign, on a full disk, or killed while it is written."""
 
 import json
 import signal
@@ -23,7 +23,7 @@ def folder(minilm, tmp_path):
 
 @pytest.mark.parametrize("name", ["vectors", "documents"])
 @pytest.mark.parametrize("fault", ["cut", "changed", "gone"])
-def test_a_torn_file_is_named(name, fault, folder, minilm):
+def test_a_corrupt_file_is_named(name, fault, folder, minilm):
     path = next(folder.glob(f"{name}-*"))
     content = bytearray(path.read_bytes())
     if fault == "cut":
@@ -33,14 +33,15 @@ def test_a_torn_file_is_named(name, fault, folder, minilm):
         path.write_bytes(content)
     else:
         path.unlink()
-    with pytest.raises(ValueError, match=rf"index `.*` is torn: `{name}-.*Restore the file or build the index again"):
+    message = rf"index `.*` is corrupt or incomplete: `{name}-.*Restore the file or build the index again"
+    with pytest.raises(ValueError, match=message):
         ContextualIndex.load(folder, minilm)
 
 
-def test_a_torn_manifest_an_old_one_and_none_are_named(folder, minilm, tmp_path):
+def test_a_corrupt_manifest_an_old_one_and_none_are_named(folder, minilm, tmp_path):
     text = (folder / "manifest.json").read_text()
     (folder / "manifest.json").write_text(text[:30])
-    with pytest.raises(ValueError, match="manifest of the index .* is torn"):
+    with pytest.raises(ValueError, match="manifest of .* is corrupt or incomplete"):
         ContextualIndex.load(folder, minilm)
     (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "format_version": 1}))
     with pytest.raises(ValueError, match="index of version 1, but this package reads version 2"):
@@ -51,7 +52,7 @@ def test_a_torn_manifest_an_old_one_and_none_are_named(folder, minilm, tmp_path)
 
 def test_foreign_files_are_not_touched(minilm, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match=r"files that are not of an index, such as \['thesis.txt'\]"):
+    with pytest.raises(ValueError, match=r"files that do not belong to an index, such as \['thesis.txt'\]"):
         ContextualIndex.build(minilm, CORPUS).save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -70,7 +71,8 @@ def test_a_full_disk_leaves_the_old_index(folder, minilm, full_disk):
     before = {path.name for path in folder.iterdir()}
     index = ContextualIndex.load(folder, minilm)
     index.add({"owl": "The owl hunts."})
-    with full_disk(1000), pytest.raises(OSError, match=r"could not be written .* untouched: make room and save again"):
+    message = r"could not be written .* older index is unchanged: free some space and save again"
+    with full_disk(1000), pytest.raises(OSError, match=message):
         index.save(folder)
     assert {path.name for path in folder.iterdir()} == before
     assert len(ContextualIndex.load(folder, minilm)) == 2

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_with_context
 from cde_hf.retrieval import evaluate
-from cde_hf.retrieval.contextual_models import CDEEmbedder
 from cde_hf.retrieval.mteb_models import make_model_meta
+from cde_hf.retrieval.systems import CDEEmbedder
 
 
 ANIMALS = ["cat", "dog", "whale", "owl", "ant", "bee", "cow", "eel", "fox", "hen", "pig", "rat"]

@@ -57,7 +57,7 @@ def test_unfinished_foreign_and_occupied_collections_are_refused(index, minilm):
         QdrantIndex.open(client, "animals", minilm)
     config = qdrant_client.models.VectorParams(size=384, distance=qdrant_client.models.Distance.COSINE)
     client.create_collection("animals", vectors_config=config)
-    with pytest.raises(ValueError, match="found an unfinished upload"):
+    with pytest.raises(ValueError, match="found an incomplete upload"):
         QdrantIndex.open(client, "animals", minilm)
     assert len(QdrantIndex.upload(index, client, "animals")) == 4
     with pytest.raises(ValueError, match="`animals` already holds an index"):

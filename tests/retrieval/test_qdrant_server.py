@@ -151,8 +151,8 @@ def test_the_calls_are_those_of_the_rest_interface(server, index):
 
 FAILURES = [
     (401, PermissionError, r"answered 401 \(Unauthorized\): .*not today.*Give `QdrantClient\(url=…, api_key=…\)`"),
-    (500, ConnectionError, r"answered 500 \(Internal Server Error\): .*not today.*look into the server's log"),
-    ("close", ConnectionError, "gave no answer that can be read .*See that its server runs at this URL"),
+    (500, ConnectionError, r"answered 500 \(Internal Server Error\): .*not today.*check the server's log"),
+    ("close", ConnectionError, "gave no readable answer .*Check that its server runs at this URL"),
 ]
 
 
@@ -175,12 +175,12 @@ def test_a_failing_server_is_named_by_every_call(server, index, minilm, failure,
 
 
 @pytest.mark.parametrize(("failure", "error", "message"), FAILURES)
-def test_an_upload_that_failed_goes_on(server, index, minilm, failure, error, message):
+def test_an_upload_that_failed_resumes(server, index, minilm, failure, error, message):
     server.failure, server.num_good = failure, 4  # the first documents are there, the last ones not
     with pytest.raises(error, match=message):
         QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     server.failure = None
-    with pytest.raises(ValueError, match="found an unfinished upload"):
+    with pytest.raises(ValueError, match="found an incomplete upload"):
         QdrantIndex.open(server.url, "matter", minilm)
     uploaded = QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     assert len(uploaded) == 4
@@ -190,5 +190,5 @@ def test_an_upload_that_failed_goes_on(server, index, minilm, failure, error, me
 
 
 def test_a_server_that_is_not_there_is_named(index):
-    with pytest.raises(ConnectionError, match="gave no answer that can be read .*Connection refused"):
+    with pytest.raises(ConnectionError, match="gave no readable answer .*Connection refused"):
         QdrantIndex.upload(index, "http://127.0.0.1:9", "matter")

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from cde_hf.retrieval import Embedder, RememberingEmbedder, WhitenedEmbedder, evaluate
-from cde_hf.retrieval.remembering import _NUM_BLOCKS
+from cde_hf.retrieval import Embedder, evaluate
+from cde_hf.retrieval.systems import _NUM_BLOCKS, RememberingEmbedder
+from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
 class CountingEmbedder:

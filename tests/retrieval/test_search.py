@@ -23,8 +23,8 @@ def test_a_corpus_smaller_than_the_depth_is_ranked_whole():
 
 
 def test_vectors_of_two_widths_are_refused():
-    with pytest.raises(ValueError, match="block 1 of the documents have 3 dimensions, .* with vectors of 2"):
-        search_vectors(np.eye(2), [np.eye(2), np.eye(3)], depth=1)
+    with pytest.raises(ValueError, match="vectors of the documents have 3 dimensions, .* with vectors of 2"):
+        check_vectors(np.eye(3), "the documents", width=2)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -39,3 +39,15 @@ def test_vectors_that_are_not_finite_are_refused(value):
 def test_there_must_be_a_row_for_each_text(vectors):
     with pytest.raises(ValueError, match=r"have the shape .*, expected \(4, dim\)"):
         check_vectors(vectors, "the queries", num_texts=4)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_vectors_that_are_compared_by_the_cosine_are_unit_norm(scale):
+    vectors = scale * np.random.default_rng(0).normal(size=(5, 4))
+    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(check_vectors(vectors, "the queries", is_cosine=True), expected, rtol=1e-5)
+    np.testing.assert_allclose(check_vectors(vectors, "the queries"), vectors, rtol=1e-6)
+
+
+def test_a_zero_vector_stays_zero():
+    assert not check_vectors(np.zeros((1, 4)), "the queries", is_cosine=True).any()

@@ -53,5 +53,5 @@ def test_the_same_seed_gives_the_same_p_value():
 
 @pytest.mark.parametrize("other", [{}, {"q1": 0.5}, {"q0": 0.5, "q1": 0.5}])
 def test_different_queries_are_refused(other):
-    with pytest.raises(ValueError, match="got 1 and . queries that are not the same"):
+    with pytest.raises(ValueError, match="got 1 and . queries that differ"):
         compare_scores([scores([0.5])], [other])

@@ -11,8 +11,8 @@ from cde_hf.retrieval import (
     FrequencyPoolingEmbedder,
     Ranker,
     SentenceTransformerEmbedder,
-    WhitenedEmbedder,
 )
+from cde_hf.retrieval.whitening import WhitenedEmbedder
 
 
 def test_each_system_has_its_kind(minilm):
@@ -41,5 +41,5 @@ def test_vectors_have_length_one_if_the_model_compares_by_the_cosine(minilm, sim
 
 def test_a_similarity_that_the_search_does_not_know_is_refused(minilm):
     model = SentenceTransformer(modules=list(minilm.children()), device="cpu", similarity_fn_name="euclidean")
-    with pytest.raises(ValueError, match="similarity `euclidean`, but the search knows `cosine` and `dot`"):
+    with pytest.raises(ValueError, match="similarity `euclidean`, but the search supports `cosine` and `dot`"):
         SentenceTransformerEmbedder(model, "far")

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cde_hf.retrieval import SentenceTransformerEmbedder, WhitenedEmbedder, fit_whitening
+from cde_hf.retrieval import SentenceTransformerEmbedder
+from cde_hf.retrieval.whitening import WhitenedEmbedder, fit_whitening
 
 
 CORPUS = ["The cat sleeps.", "A dog barks.", "Whales live in the sea.", "An owl hunts by night."]

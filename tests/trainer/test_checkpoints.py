@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_hf import find_last_checkpoint
+from cde_hf.trainer import find_last_checkpoint
 from cde_hf.trainer.checkpoints import MANIFEST, read_manifest, write_manifest
 
 

@@ -35,6 +35,7 @@ def collate(request, tiny, plan_folder, negatives_plan_folder):
         return collator(rows)
 
     run.pairs = pairs
+    run.plan = plan
     return run
 
 
@@ -66,6 +67,14 @@ def test_context_documents_are_those_of_the_drawn_rows(tiny, collate):
     documents = decoded(tiny, inputs, "context_input_ids")
     pairs = collate.pairs
     assert all(pairs[row]["document"] in text for row, text in zip(inputs["context_rows"], documents, strict=True))
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_the_surrogate_scores_a_batch_once(collate, filters, monkeypatch):
+    array, reads = collate.plan.filter_queries, []
+    monkeypatch.setattr(BatchPlan, "filter_queries", property(lambda plan: reads.append(plan) or array))
+    collate(filters=filters)
+    assert len(reads) == 1
 
 
 def test_without_the_filter_nothing_is_left_out(collate):

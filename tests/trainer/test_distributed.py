@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cde_hf import find_last_checkpoint
+from cde_hf.trainer import find_last_checkpoint
 
 
 # The runs on two processes are shared by all tests of this file, so one worker must have them all.

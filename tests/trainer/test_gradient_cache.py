@@ -106,7 +106,7 @@ def test_dropout_is_replayed(tiny, step, kind, dtype, tolerance):
 
 @pytest.mark.parametrize("kind", ["joint", "prefix"])
 def test_a_lexical_part_leaves_the_gradients_those_of_autograd(tiny, step, kind):
-    fields = {"pooling": "context_frequency", "dropout": 0.2}
+    fields = {"pooling": "context_frequency", "lexical_weight": 1.0, "dropout": 0.2}
     losses = []
     for width in (0, 16):
         model = tiny.make_model(kind, dtype="float64", lexical_size=width, **fields).train()

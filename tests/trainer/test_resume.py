@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from cde_hf import BatchPlan, find_last_checkpoint
+from cde_hf import BatchPlan
+from cde_hf.trainer import find_last_checkpoint
 from cde_hf.trainer import trainer as trainer_module
 
 

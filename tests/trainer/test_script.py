@@ -12,16 +12,9 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import (
-    CDEConfig,
-    ContextualTrainingArguments,
-    find_last_checkpoint,
-    hub,
-    prepare_batch_plan,
-    run_training,
-    save_biencoder,
-)
-from cde_hf.trainer import script
+from cde_hf import CDEConfig, ContextualTrainingArguments, hub, prepare_batch_plan, run_training
+from cde_hf.hub import save_biencoder
+from cde_hf.trainer import find_last_checkpoint, script
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

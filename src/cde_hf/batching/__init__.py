@@ -2,7 +2,6 @@
 
 from .batch_plan import BatchPlan
 from .clustering import KMeansSettings, cluster_pairs
-from .communities import GraphSettings, find_communities
 from .false_negatives import FalseNegativeFilter, surrogate_scores
 from .inspection import format_statistics, write_inspection_page
 from .preparation import prepare_batch_plan
@@ -15,13 +14,11 @@ __all__ = [
     "BatchPlan",
     "ClusteredBatchSampler",
     "FalseNegativeFilter",
-    "GraphSettings",
     "KMeansSettings",
     "SentenceTransformerSurrogate",
     "TfidfSurrogate",
     "batch_statistics",
     "cluster_pairs",
-    "find_communities",
     "format_statistics",
     "prepare_batch_plan",
     "sentence_transformers_batch_sampler",

@@ -1,22 +1,24 @@
-"""The batch plan: what clustering leaves on disk, and all that the sampler and the filter need."""
+"""The batch plan: the result of clustering on disk, which the sampler and the filter read; and hashes of texts."""
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from datasets import Dataset
-
-from .text_hashes import hash_negatives, hash_pairs
+from tqdm.auto import tqdm
 
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 
 _NUM_CHECKED_ROWS = 1_000
+_BLOCK_SIZE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +26,11 @@ class BatchPlan:
     """
     Clusters, surrogate vectors and statistics of the pairs of one data set, in a folder made by `cde-hf prepare`.
 
-    The arrays are memory-mapped: opening a plan of any size takes no time and little memory.
+    The arrays are memory-mapped, so a plan of any size opens at once and takes little memory.
 
     Args:
         folder (`Path`):
-            Where it lies.
+            Folder of the plan.
         manifest (`dict`):
             Data fingerprint, domains, surrogates, settings and statistics.
     """
@@ -38,7 +40,7 @@ class BatchPlan:
 
     @classmethod
     def load(cls, folder: str | Path) -> "BatchPlan":
-        """Opens a plan, refusing one that is torn or of another version."""
+        """Opens a plan. Refuses a plan that is corrupt, incomplete or of another version."""
         folder = Path(folder)
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -48,7 +50,7 @@ class BatchPlan:
             ) from None
         except ValueError as error:
             raise ValueError(
-                f"The manifest of the batch plan `{folder}` is torn ({error}). Prepare it again."
+                f"The manifest of the batch plan `{folder}` is corrupt ({error}). Prepare it again."
             ) from error
         version = manifest.get("format_version")
         if version != FORMAT_VERSION:
@@ -95,17 +97,17 @@ class BatchPlan:
 
     @cached_property
     def filter_queries(self) -> np.ndarray:
-        """Vectors of the queries by which negatives are filtered, of shape `(num_pairs, dim)`."""
+        """Vectors of the queries for the filter, of shape `(num_pairs, dim)`."""
         return self._array(f"{self._filter_name}_queries")
 
     @cached_property
     def filter_documents(self) -> np.ndarray:
-        """Vectors of the documents by which negatives are filtered, of shape `(num_pairs, dim)`."""
+        """Vectors of the documents for the filter, of shape `(num_pairs, dim)`."""
         return self._array(f"{self._filter_name}_documents")
 
     @cached_property
     def negative_offsets(self) -> np.ndarray | None:
-        """Place of each pair's first hard negative among all, of shape `(num_pairs + 1,)`, if the data has any."""
+        """Offset of each pair's first hard negative, of shape `(num_pairs + 1,)`, if the data has any."""
         return self._array("negative_offsets") if self.manifest["has_negatives"] else None
 
     @cached_property
@@ -120,14 +122,14 @@ class BatchPlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short name for the clusters, the same in every process."""
+        """Hash of the clusters, the same in every process."""
         digest = hashlib.blake2b(digest_size=8)
         for array in (self.cluster_ids, self.cluster_domains, self.centroids):
             digest.update(np.ascontiguousarray(array))
         return digest.hexdigest()
 
     def check_dataset(self, dataset: Dataset) -> None:
-        """Refuses a data set that the plan was not made for, by its length and a thousand of its rows."""
+        """Refuses a data set that the plan was not made for. Compares its length and a thousand of its rows."""
         if len(dataset) != len(self):
             raise ValueError(
                 f"The batch plan `{self.folder}` was made for {len(self):,} pairs, but the data set has "
@@ -165,13 +167,63 @@ class BatchPlan:
                 found = list(self._array(name).shape)
             except (OSError, ValueError) as error:
                 raise ValueError(
-                    f"The batch plan `{self.folder}` is torn: `{name}.npy` cannot be read ({error}). Prepare it again."
+                    f"The batch plan `{self.folder}` is corrupt: `{name}.npy` cannot be read ({error}). Prepare it "
+                    "again."
                 ) from error
             if found != shape:
                 raise ValueError(
-                    f"The batch plan `{self.folder}` is torn: `{name}.npy` has the shape {found}, but the manifest "
-                    f"says {shape}. Prepare it again."
+                    f"The batch plan `{self.folder}` is corrupt: `{name}.npy` has the shape {found}, but the "
+                    f"manifest says {shape}. Prepare it again."
                 )
 
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "BatchPlan"]
+def hash_text(text: str) -> int:
+    """Hashes a text to 64 bits, the same in every process."""
+    return xxhash.xxh3_64_intdigest(text.encode())
+
+
+def hash_pairs(dataset: Dataset) -> np.ndarray:
+    """
+    Hashes all queries and documents.
+
+    Returns:
+        `np.ndarray` of shape `(num_pairs, 2)`: Hash of the query and of the document of each pair.
+    """
+    hashes = np.empty((len(dataset), 2), dtype=np.uint64)
+    columns = dataset.select_columns(["query", "document"])
+    for start in tqdm(
+        range(0, len(dataset), _BLOCK_SIZE), desc="Hash texts", unit="block", disable=len(dataset) < 100_000
+    ):
+        block = columns[start : start + _BLOCK_SIZE]
+        stop = start + len(block["query"])
+        hashes[start:stop, 0] = [hash_text(text) for text in block["query"]]
+        hashes[start:stop, 1] = [hash_text(text) for text in block["document"]]
+    return hashes
+
+
+def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Hashes all hard negatives.
+
+    Returns:
+        `tuple[np.ndarray, np.ndarray]`: Offset of each pair's first hard negative, of shape `(num_pairs + 1,)`,
+        and the hashes, of shape `(num_negatives,)`.
+    """
+    negatives = dataset.select_columns(["negatives"])
+    counts, hashes = [], []
+    for start in range(0, len(negatives), _BLOCK_SIZE):
+        for row in negatives[start : start + _BLOCK_SIZE]["negatives"]:
+            counts.append(len(row))
+            hashes.extend(hash_text(text) for text in row)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(hashes, dtype=np.uint64)
+
+
+def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> str:
+    """Hashes the contents of a data set: the hashes of its texts and the names of its domains."""
+    digest = hashlib.blake2b("\n".join(domains).encode(), digest_size=8)
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+__all__ = ["FORMAT_VERSION", "MANIFEST", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs"]

@@ -1,14 +1,13 @@
 """
-Paired k-means: clusters of pairs in which each query is close to the others' documents.
+Paired k-means: clusters pairs so that each query is close to the documents of the other pairs.
 
-Two pairs are close when each one's query is close to the other's document. With surrogate vectors `q` and `d` this is
+Two pairs are close if each query is close to the other pair's document. With surrogate vectors `q` and `d` this is
 Euclidean k-means over both concatenations of every pair:
 
-1. The rows `d⊕q` and `q⊕d` of all pairs (or of a sample of them, if there are many) train FAISS k-means, from several
-   random starts.
-2. If more than one start is asked for, as many that spread the first centroids (AFK-MC²) are tried as well: they often
-   find what random starts miss, and the best of all is taken.
-3. A pair's cluster is that of its row `d⊕q`.
+1. The rows `d⊕q` and `q⊕d` of all pairs, or of a sample if there are many, train FAISS k-means from several starts.
+2. Half of the starts draw the first centroids at random, the others spread them (AFK-MC²). Each kind finds clusters
+   that the other misses. The start with the best objective wins.
+3. A pair belongs to the cluster of its row `d⊕q`.
 """
 
 from dataclasses import dataclass
@@ -18,29 +17,30 @@ import numpy as np
 
 
 _BLOCK_SIZE = 65_536
-_MIN_PAIRS_PER_CLUSTER = 20  # to train on, whatever the size of the sample
+_MIN_PAIRS_PER_CLUSTER = 20  # the sample is never smaller
 
 
 @dataclass(frozen=True)
 class KMeansSettings:
     """
-    Settings of [`cluster_pairs`]. Iterations and starts are the paper's; the spread starts come on top.
+    Settings of [`cluster_pairs`]. The iterations are the paper's; its three random starts are half of ours.
 
     Args:
         num_iterations (`int`, *optional*, defaults to `100`):
-            Iterations of a start.
-        num_starts (`int`, *optional*, defaults to `3`):
-            Random starts, of which the best counts. More than one adds as many with spread centroids.
+            Iterations of each start.
+        num_starts (`int`, *optional*, defaults to `6`):
+            How often to train. The best result counts. Half of the starts are random (of an odd number, one more),
+            the others spread the first centroids.
         spherical (`bool`, *optional*, defaults to `False`):
-            Whether rows and centroids are normalised and compared by inner product.
+            Whether rows and centroids are unit-norm and compared by inner product.
         max_training_pairs (`int`, *optional*, defaults to `1000000`):
-            Pairs to train on; of more, a random sample is drawn, and all are assigned in a stream.
+            Number of pairs to train on. A larger set is sampled, and then all its pairs are assigned in blocks.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the starts and of the sample.
+            Random seed of the starts and of the sample.
     """
 
     num_iterations: int = 100
-    num_starts: int = 3
+    num_starts: int = 6
     spherical: bool = False
     max_training_pairs: int = 1_000_000
     seed: int = 0
@@ -63,9 +63,9 @@ def cluster_pairs(
         documents (`np.ndarray` of shape `(num_pairs, dim)`):
             Surrogate vectors of the documents.
         num_clusters (`int`):
-            Number of clusters to look for. Those in which no pair falls are left out of the result.
+            Number of clusters to train. Empty clusters are left out of the result.
         rows (`np.ndarray` of shape `(num_pairs,)`, *optional*):
-            The pairs to cluster, such as those of a domain. Only a sample and a block of them is in memory at a time.
+            The pairs to cluster, for example of one domain. Only a sample and a block of them is in memory at a time.
         settings (`KMeansSettings`, *optional*):
             How to cluster.
 
@@ -83,12 +83,7 @@ def cluster_pairs(
         )
     sample = _sample(rows, max(settings.max_training_pairs, _MIN_PAIRS_PER_CLUSTER * num_clusters), settings.seed)
     training_rows = pair_rows(queries[sample], documents[sample], spherical=settings.spherical)
-    kmeans = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_RANDOM)
-    if settings.num_starts > 1:
-        spread = _train(training_rows, num_clusters, settings, faiss.ClusteringInitMethod_AFK_MC2)
-        # The objective is a sum of inner products or of squared distances.
-        if (spread.obj[-1] > kmeans.obj[-1]) == settings.spherical:
-            kmeans = spread
+    kmeans = _train(training_rows, num_clusters, settings)
     del training_rows
     cluster_ids = np.empty(num_pairs, dtype=np.int32)
     for start in range(0, num_pairs, _BLOCK_SIZE):
@@ -115,17 +110,32 @@ def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = F
     return rows
 
 
-def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings, init_method: int) -> faiss.Kmeans:
+def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings) -> faiss.Kmeans:
+    num_spread = settings.num_starts // 2
+    kmeans = _train_starts(
+        rows, num_clusters, settings, settings.num_starts - num_spread, faiss.ClusteringInitMethod_RANDOM
+    )
+    if num_spread:
+        spread = _train_starts(rows, num_clusters, settings, num_spread, faiss.ClusteringInitMethod_AFK_MC2)
+        # The objective is a sum of inner products or of squared distances.
+        if (spread.obj[-1] > kmeans.obj[-1]) == settings.spherical:
+            return spread
+    return kmeans
+
+
+def _train_starts(
+    rows: np.ndarray, num_clusters: int, settings: KMeansSettings, num_starts: int, init_method: int
+) -> faiss.Kmeans:
     kmeans = faiss.Kmeans(
         rows.shape[1],
         num_clusters,
         niter=settings.num_iterations,
-        nredo=settings.num_starts,
+        nredo=num_starts,
         spherical=settings.spherical,
         seed=settings.seed,
         init_method=init_method,
         min_points_per_centroid=1,
-        max_points_per_centroid=len(rows),  # FAISS would draw a sample of its own
+        max_points_per_centroid=len(rows),  # otherwise FAISS draws its own sample
         gpu=_num_gpus() > 0,
     )
     kmeans.train(rows)

@@ -1,9 +1,9 @@
 """
-Finds the documents of a batch that are probably right answers too, and should not count as negatives.
+Finds the documents of a batch that probably answer a query too and must not count as its negatives.
 
 With the surrogate's score `f`, document `d'` is left out of the negatives of the pair `(q, d)` if
-`f(q, d') >= f(q, d) + margin`. A text equal to the positive's, and the document of an equal query, always are; the
-positive itself never is.
+`f(q, d') >= f(q, d) + margin`. A document with the text of the positive, or of the positive of an equal query, is
+always left out. The positive itself never is.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,20 @@ class FalseNegativeFilter:
         plan (`BatchPlan`):
             The plan, whose surrogate vectors are read.
         margin (`float`, *optional*, defaults to `0.0`):
-            How much a score may lie above the positive's before the document is left out. Negative: how much below it
-            must lie.
+            A document is left out if it scores at least the positive's score plus this margin. A negative margin is
+            stricter: it also leaves out documents that score up to that much below the positive.
         relative_margin (`float`, *optional*):
-            The same as a share of the positive's score, in place of `margin`: `-0.05` leaves out all above 95 % of it.
+            Margin as a share of the positive's absolute score, in place of `margin`. For example, `-0.05` leaves out
+            every document that scores at least 95% of a positive score.
     """
 
     plan: BatchPlan
     margin: float = 0.0
     relative_margin: float | None = None
 
-    def __call__(self, rows: Sequence[int], queries: np.ndarray | None = None) -> np.ndarray:
+    def __call__(self, rows: Sequence[int], queries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """
-        Finds the false negatives of a batch.
+        Scores a batch and finds its false negatives.
 
         Args:
             rows (`Sequence[int]`):
@@ -44,27 +45,28 @@ class FalseNegativeFilter:
                 Places in `rows` of the queries to look at. Defaults to all.
 
         Returns:
-            `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: `True` where a document must not count as
-            a negative. The columns are the documents of the rows and then their hard negatives, row by row.
+            `tuple[np.ndarray, np.ndarray]`: The result of [`surrogate_scores`], and a mask that is `True` where a
+            document must not count as a negative. Both have the shape `(num_queries, num_rows + num_negatives)`. The
+            columns are the documents of the rows and then their hard negatives, row by row.
         """
         rows = np.asarray(rows)
         queries = np.arange(len(rows)) if queries is None else queries
-        scores = surrogate_scores(self.plan, rows, queries)  # (num_queries, num_rows + num_negatives)
-        positives = scores[np.arange(len(queries)), queries][:, None]
-        margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positives)
-        is_above = (scores >= positives + margin) & self._has_vectors(rows[queries])[:, None]
-        is_false = is_above | self._has_equal_text(rows, queries)
-        is_false[np.arange(len(queries)), queries] = False
-        return is_false
+        positives = np.arange(len(queries)), queries
+        places = _negative_places(self.plan, rows)
+        query_vectors, document_vectors = _read_vectors(self.plan, rows, queries, places)
+        scores = query_vectors @ document_vectors.T  # (num_queries, num_rows + num_negatives)
+        positive_scores = scores[positives][:, None]
+        margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positive_scores)
+        # A text without a known word has a zero vector. Its score of 0 with every text says nothing.
+        is_known = query_vectors.any(axis=1) & document_vectors[queries].any(axis=1)
+        is_false = (scores >= positive_scores + margin) & is_known[:, None]
+        is_false |= self._has_equal_text(rows, queries, places)
+        is_false[positives] = False
+        return scores, is_false
 
-    def _has_vectors(self, rows: np.ndarray) -> np.ndarray:
-        """Whether the surrogate knows words of query and document. What it does not know scores 0 with all."""
-        return self.plan.filter_queries[rows].any(axis=1) & self.plan.filter_documents[rows].any(axis=1)
-
-    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Whether a column's text is that of a document of an equal query, the positive's own among them."""
+    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray, places: np.ndarray | None) -> np.ndarray:
+        """Whether a column has the text of a document of an equal query, such as the positive itself."""
         query_hashes, documents = self.plan.text_hashes[rows].T
-        places = negative_places(self.plan, rows)
         columns = documents if places is None else np.concatenate([documents, self.plan.negative_hashes[places]])
         is_equal_query = query_hashes[queries, None] == query_hashes
         is_equal_document = documents[:, None] == columns
@@ -73,7 +75,7 @@ class FalseNegativeFilter:
 
 def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | None = None) -> np.ndarray:
     """
-    Scores of the queries of a batch with its documents and then its hard negatives, by the plan's filter surrogate.
+    Scores the queries of a batch with its documents and then its hard negatives, by the plan's filter surrogate.
 
     Args:
         plan (`BatchPlan`):
@@ -86,21 +88,28 @@ def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | No
     Returns:
         `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: The scores, in float32.
     """
-    query_rows = rows if queries is None else rows[queries]
-    query_vectors = plan.filter_queries[query_rows].astype(np.float32)
-    documents = plan.filter_documents[rows].astype(np.float32)
-    places = negative_places(plan, rows)
+    queries = np.arange(len(rows)) if queries is None else queries
+    query_vectors, document_vectors = _read_vectors(plan, rows, queries, _negative_places(plan, rows))
+    return query_vectors @ document_vectors.T
+
+
+def _read_vectors(
+    plan: BatchPlan, rows: np.ndarray, queries: np.ndarray, places: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors of the queries, and of the documents followed by the hard negatives, in float32."""
+    query_vectors = plan.filter_queries[rows[queries]].astype(np.float32)
+    document_vectors = plan.filter_documents[rows].astype(np.float32)
     if places is not None:
-        documents = np.concatenate([documents, plan.filter_negatives[places].astype(np.float32)])
-    return query_vectors @ documents.T
+        document_vectors = np.concatenate([document_vectors, plan.filter_negatives[places].astype(np.float32)])
+    return query_vectors, document_vectors
 
 
-def negative_places(plan: BatchPlan, rows: np.ndarray) -> np.ndarray | None:
-    """Places of the hard negatives of a batch among all of the plan's, row by row, if the data has any."""
+def _negative_places(plan: BatchPlan, rows: np.ndarray) -> np.ndarray | None:
+    """Places of the batch's hard negatives in the plan's arrays, row by row, if the data has any."""
     if plan.negative_offsets is None:
         return None
     starts, stops = plan.negative_offsets[rows], plan.negative_offsets[rows + 1]
     return np.concatenate([np.arange(start, stop) for start, stop in zip(starts, stops, strict=True)])
 
 
-__all__ = ["FalseNegativeFilter", "negative_places", "surrogate_scores"]
+__all__ = ["FalseNegativeFilter", "surrogate_scores"]

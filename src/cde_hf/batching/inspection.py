@@ -1,4 +1,4 @@
-"""One self-contained HTML page about a batch plan, on which a person can judge whether the clusters make sense."""
+"""One self-contained HTML page about a batch plan, with samples of its texts: do the clusters make sense?"""
 
 import html
 import json
@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 
 from .batch_plan import BatchPlan
+from .false_negatives import FalseNegativeFilter
 from .statistics import hardness_by_cluster_size
 
+
+_MAX_CHARACTERS = 300
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2430; }
@@ -21,6 +25,67 @@ top; } th { background: #eef1f5; } tr + tr { border-top: 1px solid #e4e8ee; }
 svg text { font: 12px system-ui, sans-serif; fill: #4a5565; } svg rect { fill: #3d6fb4; }
 details { margin: .5rem 0; } summary { cursor: pointer; } p.note { color: #4a5565; }
 """
+
+
+def collect_samples(
+    plan: BatchPlan, dataset: Dataset, *, num_clusters: int = 12, num_pairs: int = 6, seed: int = 0
+) -> dict[str, list[dict[str, Any]]]:
+    """
+    Samples clusters and filtered negatives of a plan, for a person to judge.
+
+    Args:
+        plan (`BatchPlan`):
+            The plan.
+        dataset (`datasets.Dataset`):
+            The data set of the plan.
+        num_clusters (`int`, *optional*, defaults to `12`):
+            Number of clusters to sample.
+        num_pairs (`int`, *optional*, defaults to `6`):
+            Number of pairs to sample from each cluster.
+        seed (`int`, *optional*, defaults to `0`):
+            Random seed.
+
+    Returns:
+        `dict`: Under `clusters` their domain, size and pairs of texts; under `filtered` the query, its positive, the
+        document that was left out, and the scores of both.
+    """
+    generator = np.random.default_rng(seed)
+    sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
+    eligible = np.flatnonzero(sizes >= 2)
+    drawn = generator.choice(eligible, min(num_clusters, len(eligible)), replace=False)
+    clusters, filtered = [], []
+    for cluster in drawn:
+        members = np.flatnonzero(plan.cluster_ids == cluster)
+        rows = generator.permutation(members)[:num_pairs]
+        texts = [_pair(dataset, row) for row in rows]
+        domain = plan.domains[plan.cluster_domains[cluster]]
+        clusters.append({"domain": domain, "size": int(sizes[cluster]), "pairs": texts})
+        filtered.extend(_filtered(plan, dataset, generator.permutation(members)[:64], domain))
+    return {"clusters": clusters, "filtered": filtered}
+
+
+def _filtered(plan: BatchPlan, dataset: Dataset, rows: np.ndarray, domain: str) -> list[dict[str, Any]]:
+    """Returns at most two documents that the filter leaves out of a batch of one cluster."""
+    scores, is_false = FalseNegativeFilter(plan)(rows)
+    queries, documents = np.nonzero(is_false[:, : len(rows)])
+    found = []
+    for query, document in list(zip(queries, documents, strict=True))[:2]:
+        positive, other = _pair(dataset, rows[query]), _pair(dataset, rows[document])
+        found.append(
+            {
+                "domain": domain,
+                **positive,
+                "score": round(float(scores[query, query]), 3),
+                "left_out": other["document"],
+                "left_out_score": round(float(scores[query, document]), 3),
+            }
+        )
+    return found
+
+
+def _pair(dataset: Dataset, row: int) -> dict[str, str]:
+    texts = dataset[int(row)]
+    return {side: texts[side][:_MAX_CHARACTERS] for side in ("query", "document")}
 
 
 def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
@@ -54,7 +119,7 @@ def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
 
 
 def format_statistics(plan: BatchPlan) -> str:
-    """The statistics of a plan as a text for the terminal."""
+    """Formats the statistics of a plan for the terminal."""
     statistics, manifest = plan.manifest["statistics"], plan.manifest
     smallest, quarter, median, three_quarters, largest = statistics["cluster_size_quantiles"]
     lines = [
@@ -78,7 +143,7 @@ def _overview(plan: BatchPlan) -> str:
     rows = [
         ("Pairs", f"{manifest['num_pairs']:,}"),
         ("Domains", f"{len(plan.domains):,}"),
-        ("Clusters", f"{statistics['num_clusters']:,}, wanted size {manifest['cluster_size']}"),
+        ("Clusters", f"{statistics['num_clusters']:,}, target size {manifest['cluster_size']}"),
         ("Clustering", _describe(manifest["clustering"])),
         ("Surrogate", _describe(manifest["surrogate"])),
         ("Filter surrogate", _describe(manifest["filter_surrogate"] or manifest["surrogate"])),
@@ -111,8 +176,8 @@ def _hardness(plan: BatchPlan) -> str:
     ]
     return (
         "<h2>Hardness</h2><p class='note'>Mean surrogate score of the queries of a batch with the other pairs' "
-        "documents. Batches of a cluster should be harder than those of a domain, and these harder than random "
-        "ones.</p>"
+        "documents. Batches from one cluster should be harder than batches from one domain, which should be harder "
+        "than random batches.</p>"
         + _table(("Batch size", "Grouping", "Hardness", "Filtered negatives"), rows)
         + "<p class='note'>Batches by the size of the cluster that most of their pairs come from.</p>"
         + _table(("Batch size", "Cluster size", "Hardness"), by_size)
@@ -123,18 +188,18 @@ def _filtered_share(plan: BatchPlan) -> str:
     entries = [entry for entry in plan.manifest["statistics"]["batches"] if entry["grouping"] == "cluster"]
     if not entries:
         return ""
-    entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))  # the one that met most domains
+    # The batch size whose sample has most domains.
+    entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))
     shares = entry["filtered_share_of_domains"]
     labels, values = list(shares), [100 * share for share in shares.values()]
     return (
         "<h2>Filtered negatives by domain</h2><p class='note'>Percent of the in-batch negatives that the filter "
-        "leaves out "
-        f"in batches of {entry['batch_size']}.</p>" + _bars(labels, values)
+        f"leaves out of batches of {entry['batch_size']}.</p>" + _bars(labels, values)
     )
 
 
 def _sample_clusters(clusters: list[dict[str, Any]]) -> str:
-    parts = ["<h2>Sample clusters</h2><p class='note'>Would the documents of a cluster be hard to tell apart?</p>"]
+    parts = ["<h2>Sample clusters</h2><p class='note'>Are the documents of a cluster hard to tell apart?</p>"]
     for cluster in clusters:
         rows = [(pair["query"], pair["document"]) for pair in cluster["pairs"]]
         title = f"{_text(cluster['domain'])}, {cluster['size']} pairs"
@@ -148,9 +213,8 @@ def _filtered_negatives(filtered: list[dict[str, Any]]) -> str:
         for entry in filtered
     ]
     return (
-        "<h2>Negatives that the filter leaves out</h2><p class='note'>Would the document on the right answer the "
-        "query as "
-        "well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
+        "<h2>Negatives that the filter leaves out</h2><p class='note'>Does the document on the right answer the query "
+        "as well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
     )
 
 
@@ -185,4 +249,4 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-__all__ = ["format_statistics", "write_inspection_page"]
+__all__ = ["collect_samples", "format_statistics", "write_inspection_page"]

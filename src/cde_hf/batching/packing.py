@@ -1,12 +1,11 @@
 """
-From clusters of odd sizes to batches of one size, within a domain.
+Packs clusters of any size into batches of one size, within a domain.
 
-1. The rows of each cluster are shuffled, and each cluster gives as many full batches as it can.
-2. What is left of the clusters is laid in a row, cluster by cluster, and cut into batches: small clusters are merged
-with
-   their neighbours in the order of the clusters, which is random or a tour from each to the nearest one left.
+1. Shuffle the rows of each cluster and cut them into as many full batches as possible.
+2. Concatenate the remaining rows, cluster by cluster, and cut them into batches. This merges small clusters that are
+   neighbours in the order of the clusters, which is random or a greedy nearest-neighbour ordering.
 
-Fewer rows than a batch are lost in a domain, drawn at random from what was left in the first step.
+Each domain drops fewer rows than a batch has. They are drawn at random from the rows that remain after step 1.
 """
 
 import faiss
@@ -28,9 +27,9 @@ def pack_batches(
         batch_size (`int`):
             Number of rows in a batch.
         cluster_order (`np.ndarray` of shape `(num_clusters,)`):
-            Permutation of the clusters: neighbours in it are merged.
+            Permutation of the clusters. Neighbours in this order are merged.
         generator (`np.random.Generator`):
-            Source of the shuffling.
+            Random generator of the shuffling.
 
     Returns:
         `np.ndarray` of shape `(num_rows // batch_size, batch_size)`: Row numbers.
@@ -53,7 +52,7 @@ def pack_batches(
 
 def neighbour_table(centroids: np.ndarray) -> np.ndarray:
     """
-    Nearest centroids of each centroid, nearest first, for [`greedy_tour`].
+    Finds the nearest centroids of each centroid, nearest first, for [`nearest_neighbour_order`].
 
     Returns:
         `np.ndarray` of shape `(num_centroids, min(32, num_centroids))`: Numbers of the neighbours.
@@ -63,42 +62,42 @@ def neighbour_table(centroids: np.ndarray) -> np.ndarray:
     return index.search(np.ascontiguousarray(centroids, dtype=np.float32), min(_NUM_NEIGHBOURS, len(centroids)))[1]
 
 
-def greedy_tour(centroids: np.ndarray, *, start: int, neighbours: np.ndarray | None = None) -> np.ndarray:
+def nearest_neighbour_order(centroids: np.ndarray, *, start: int, neighbours: np.ndarray | None = None) -> np.ndarray:
     """
-    Greedy travelling salesman: from each centroid on to the nearest one not yet visited.
+    Orders centroids greedily: each one is followed by the nearest centroid that has no place in the order yet.
 
-    A table of nearest neighbours answers almost every step; only where all of them have been visited are the distances
-    to the rest computed. The tour is the same as by computing all distances.
+    A table of nearest neighbours answers almost every step. Distances to all remaining centroids are computed only if
+    every neighbour in the table already has its place. The order is the same as by computing all distances.
 
     Args:
         centroids (`np.ndarray` of shape `(num_centroids, dim)`):
-            The places to visit.
+            The centroids.
         start (`int`):
-            Number of the first one.
+            Number of the first centroid.
         neighbours (`np.ndarray`, *optional*):
-            Result of [`neighbour_table`], which does not depend on the start.
+            Result of [`neighbour_table`], which is the same for every `start`.
 
     Returns:
-        `np.ndarray` of shape `(num_centroids,)`: The centroids in the order of the tour.
+        `np.ndarray` of shape `(num_centroids,)`: The numbers of the centroids, in this order.
     """
     neighbours = neighbour_table(centroids) if neighbours is None else neighbours
     num_centroids = len(centroids)
     centroids = np.asarray(centroids, dtype=np.float32)
     half_squared_norms = np.einsum("ij,ij->i", centroids, centroids) / 2
     is_left = np.ones(num_centroids, dtype=bool)
-    tour = np.empty(num_centroids, dtype=np.int64)
-    tour[0], is_left[start] = start, False
+    order = np.empty(num_centroids, dtype=np.int64)
+    order[0], is_left[start] = start, False
     left = np.flatnonzero(is_left)
     for step in range(1, num_centroids):
-        here = tour[step - 1]
+        here = order[step - 1]
         candidates = neighbours[here][is_left[neighbours[here]]]
         if len(candidates):
             nearest = candidates[0]
         else:
             left = left[is_left[left]]
             nearest = left[np.argmin(half_squared_norms[left] - centroids[left] @ centroids[here])]
-        tour[step], is_left[nearest] = nearest, False
-    return tour
+        order[step], is_left[nearest] = nearest, False
+    return order
 
 
-__all__ = ["greedy_tour", "neighbour_table", "pack_batches"]
+__all__ = ["nearest_neighbour_order", "neighbour_table", "pack_batches"]

@@ -1,13 +1,13 @@
 """
-Makes a batch plan, in steps that can be interrupted at any moment:
+Makes a batch plan in steps that may be interrupted at any moment:
 
 1. Hash the texts and number the domains.
 2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
 3. Cluster the pairs of each domain.
-4. Measure how hard the batches are, write the manifest, and give the folder its name.
+4. Measure how hard the batches are, write the manifest, and rename the folder.
 
-All is written to `FOLDER.partial`, which becomes `FOLDER` at the end. Started again with the same data and settings,
-finished shards and domains are not done again; with others, the work begins anew.
+Everything is written to `FOLDER.partial`, which is renamed to `FOLDER` at the end. A second run with the same data and
+settings resumes after the last complete shard or domain. A run with other data or settings starts over.
 """
 
 import json
@@ -24,14 +24,11 @@ from transformers.utils import logging
 
 from ..data import check_pairs
 from ..launching import process_state
-from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan
+from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
 from .clustering import KMeansSettings, cluster_pairs
-from .communities import GraphSettings, find_communities
-from .samples import collect_samples
+from .inspection import collect_samples
 from .statistics import plan_statistics
-from .surrogates import Surrogate
-from .text_hashes import data_fingerprint, hash_negatives, hash_pairs
-from .vectors import write_vectors
+from .surrogates import Surrogate, write_vectors
 
 
 logger = logging.get_logger(__name__)
@@ -48,11 +45,11 @@ def prepare_batch_plan(
     surrogate: Surrogate,
     filter_surrogate: Surrogate | None = None,
     cluster_size: int = DEFAULT_CLUSTER_SIZE,
-    clustering: KMeansSettings | GraphSettings | None = None,
+    clustering: KMeansSettings | None = None,
     dtype: str = "float16",
 ) -> BatchPlan:
     """
-    Makes the batch plan of a data set, or goes on with one that was interrupted.
+    Makes the batch plan of a data set, or resumes one that was interrupted.
 
     Args:
         dataset (`datasets.Dataset`):
@@ -64,9 +61,9 @@ def prepare_batch_plan(
         filter_surrogate (`Surrogate`, *optional*):
             Model whose vectors filter false negatives. Defaults to `surrogate`.
         cluster_size (`int`, *optional*, defaults to `256`):
-            Wanted number of pairs in a cluster.
-        clustering (`KMeansSettings` or `GraphSettings`, *optional*):
-            How to cluster. Defaults to paired k-means with the paper's settings.
+            Target number of pairs in a cluster.
+        clustering (`KMeansSettings`, *optional*):
+            Settings of paired k-means.
         dtype (`str`, *optional*, defaults to `"float16"`):
             Precision of the vectors on disk, `"float16"` or `"float32"`.
 
@@ -93,7 +90,7 @@ def prepare_batch_plan(
         _begin(dataset, folder, work, settings)
     state.wait_for_everyone()
     is_published, is_complete = (folder / MANIFEST).exists(), (work / MANIFEST).exists()
-    state.wait_for_everyone()  # all have looked before the main process goes on
+    state.wait_for_everyone()  # all have looked before the main process continues
     if not is_published:
         if not is_complete:
             logger.info(f"Encoding on {state.num_processes} processes.")
@@ -108,7 +105,7 @@ def prepare_batch_plan(
 
 
 def _begin(dataset: Dataset, folder: Path, work: Path, settings: dict[str, Any]) -> None:
-    """Hashes the data, checks that a plan in the folder is this one, and opens the folder to work in."""
+    """Hashes the data, checks that a plan in the folder is the same one, and opens the folder to work in."""
     domains, domain_ids = _number_domains(dataset)
     arrays = {"domain_ids": domain_ids, "text_hashes": hash_pairs(dataset)}
     if "negatives" in dataset.column_names:
@@ -144,9 +141,9 @@ def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
     text = json.dumps(identity, indent=2)
     if work.exists():
         if (work / _IDENTITY).exists() and (work / _IDENTITY).read_text(encoding="utf-8") == text:
-            logger.info(f"Going on with the unfinished plan `{work}`.")
+            logger.info(f"Resuming the unfinished plan `{work}`.")
             return
-        logger.warning(f"`{work}` was begun with other data or settings: beginning anew.")
+        logger.warning(f"`{work}` was started with other data or settings: starting over.")
         shutil.rmtree(work)
     work.mkdir(parents=True)
     _write_text(work / _IDENTITY, text)
@@ -169,7 +166,7 @@ def _encode_all(
     dataset: Dataset, work: Path, surrogate: Surrogate, filter_surrogate: Surrogate | None, dtype: str
 ) -> None:
     has_negatives = "negatives" in dataset.column_names
-    # Only the filter looks at hard negatives.
+    # Only the filter reads hard negatives.
     is_filter = filter_surrogate is None
     _encode(dataset, surrogate, work, name="clustering", dtype=dtype, with_negatives=has_negatives and is_filter)
     if filter_surrogate is not None:
@@ -192,7 +189,7 @@ def _encode(
             side=side,
             dtype=dtype,
         )
-        if process_state().is_main_process:  # which alone knows how long the file has this name
+        if process_state().is_main_process:  # the other processes may find the folder renamed
             _warn_of_zeros(work / f"{name}_{file_name}.npy")
     if with_negatives:
         negatives = dataset.select_columns(["negatives"])
@@ -224,11 +221,10 @@ def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
     return [*sample["query"], *sample["document"]]
 
 
-def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings | GraphSettings) -> None:
+def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) -> None:
     domain_ids = np.load(work / "domain_ids.npy")
     queries = np.load(work / "clustering_queries.npy", mmap_mode="r")
     documents = np.load(work / "clustering_documents.npy", mmap_mode="r")
-    cluster = cluster_pairs if isinstance(clustering, KMeansSettings) else find_communities
     order = np.argsort(domain_ids, kind="stable")
     ends = np.cumsum(np.bincount(domain_ids))
     cluster_ids = np.empty(len(domain_ids), dtype=np.int32)
@@ -240,7 +236,7 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings |
         centroids_path = work / f"domain_clusters_{domain}_centroids.npy"
         if not ids_path.exists():
             wanted = max(1, round(len(rows) / cluster_size))
-            ids, domain_centroids = cluster(queries, documents, wanted, rows=rows, settings=clustering)
+            ids, domain_centroids = cluster_pairs(queries, documents, wanted, rows=rows, settings=clustering)
             _save(centroids_path, domain_centroids)
             _save(ids_path, ids)  # last, so that its presence means that both are there
         cluster_ids[rows] = np.load(ids_path) + num_clusters

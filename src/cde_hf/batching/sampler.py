@@ -1,4 +1,4 @@
-"""Batches of neighbours: a batch sampler that is a pure function of plan, batch size, seed and epoch."""
+"""Batches of neighbours: a batch sampler whose batches depend only on plan, batch size, seed and epoch."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from ..launching import process_state
 from .batch_plan import BatchPlan
-from .packing import greedy_tour, neighbour_table, pack_batches
+from .packing import nearest_neighbour_order, neighbour_table, pack_batches
 
 
 logger = logging.get_logger(__name__)
@@ -21,10 +21,10 @@ ClusterOrder = Literal["random", "tour"]
 
 class ClusteredBatchSampler(BatchSampler):
     """
-    Batch sampler that fills each batch from one cluster, or from clusters that lie close together, of one domain.
+    Batch sampler that fills each batch from one cluster, or from neighbouring clusters of one domain.
 
-    In an epoch no pair comes twice. Lost are fewer pairs of a domain than a batch has (a shared one: that of all
-    processes), and the last incomplete round of the processes; others in each epoch.
+    No pair occurs twice in an epoch. Each epoch drops fewer than `batch_size` pairs per domain, plus the last round if
+    it cannot be dealt to every process. Which pairs are dropped changes from epoch to epoch.
 
     Args:
         plan (`BatchPlan`):
@@ -32,20 +32,18 @@ class ClusteredBatchSampler(BatchSampler):
         batch_size (`int`):
             Number of pairs in a batch of one process.
         grouping (`str`, *optional*, defaults to `"cluster"`):
-            `"cluster"`, or a baseline: `"domain"` fills batches from anywhere in a domain, `"random"` from anywhere.
+            Where the pairs of a batch come from: the same `"cluster"`, the same `"domain"`, or anywhere (`"random"`).
+            The last two are baselines.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
-            Which clusters to merge where one does not fill a batch: neighbours in a `"random"` order, or in a greedy
-            `"tour"` from each centroid to the nearest one left.
+            Which clusters are merged if one alone cannot fill a batch: neighbours in a greedy nearest-neighbour
+            ordering of the centroids (`"tour"`), or in a `"random"` order.
         seed (`int`, *optional*, defaults to `0`):
             Seed of all draws. Every process must use the same one.
         num_processes (`int`, *optional*, defaults to `1`):
-            Number of processes that train together: the number of batches is a multiple of it.
+            Number of processes that train together. The number of batches is a multiple of it.
         process_index (`int`, *optional*):
-            The process whose batches to give. Defaults to all batches, for accelerate to deal to the processes in
-            turn; shared batches need it.
-        share_batches (`bool`, *optional*, defaults to `False`):
-            Whether the processes share their negatives: then one batch of `batch_size * num_processes` neighbours is
-            cut into the processes' parts. Otherwise each process has batches of its own.
+            The process whose batches to yield. Defaults to all batches, which accelerate deals to the processes in
+            turn.
 
     Example:
 
@@ -67,7 +65,6 @@ class ClusteredBatchSampler(BatchSampler):
         seed: int = 0,
         num_processes: int = 1,
         process_index: int | None = None,
-        share_batches: bool = False,
     ):
         super().__init__(SequentialSampler(plan), batch_size=batch_size, drop_last=True)
         for name, value, choices in (
@@ -78,54 +75,38 @@ class ClusteredBatchSampler(BatchSampler):
                 raise ValueError(f"`{name}` must be one of {', '.join(choices)}, got `{value}`.")
         if process_index is not None and not 0 <= process_index < num_processes:
             raise ValueError(f"`process_index` must be below `num_processes={num_processes}`, got {process_index}.")
-        if share_batches and num_processes > 1 and process_index is None:
-            raise ValueError("Shared batches are cut into the processes' parts: give the `process_index`.")
         self.plan = plan
         self.grouping = grouping
         self.cluster_order = cluster_order
         self.seed = seed
         self.num_processes = num_processes
         self.process_index = process_index
-        self.share_batches = share_batches
         self.epoch = 0
         self._domain_rows = self._group_by_domain()
         self._neighbours: dict[int, np.ndarray] = {}
         if len(self) == 0:
             largest = max(len(rows) for rows in self._domain_rows)
             raise ValueError(
-                f"The domains cannot fill {self._batches_per_round} batches of {self._packed_size} pairs: the largest "
+                f"The domains cannot fill {num_processes} batches of {batch_size} pairs: the largest "
                 f"of {len(self._domain_rows)} has {largest}. Lower the batch size."
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Changes all draws. Called by the trainer at the start of every epoch."""
+        """Changes the random seed. Called by the trainer at the start of every epoch."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        num_batches = sum(len(rows) // self._packed_size for rows in self._domain_rows)
-        num_batches = num_batches // self._batches_per_round * self._batches_per_round
-        return num_batches // self._batches_per_round if self.process_index is not None else num_batches
+        num_rounds = sum(len(rows) // self.batch_size for rows in self._domain_rows) // self.num_processes
+        return num_rounds if self.process_index is not None else num_rounds * self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = np.concatenate([self._pack_domain(domain) for domain in range(len(self._domain_rows))])
         order = self._generator(len(self._domain_rows)).permutation(len(batches))
-        order = order[: len(order) // self._batches_per_round * self._batches_per_round]
-        if self.process_index is None:
-            parts = slice(None)
-        elif self.share_batches:
-            parts = slice(self.process_index * self.batch_size, (self.process_index + 1) * self.batch_size)
-        else:
-            order, parts = order[self.process_index :: self.num_processes], slice(None)
+        order = order[: len(order) // self.num_processes * self.num_processes]
+        if self.process_index is not None:
+            order = order[self.process_index :: self.num_processes]
         for index in order:
-            yield batches[index, parts].tolist()
-
-    @property
-    def _packed_size(self) -> int:
-        return self.batch_size * self.num_processes if self.share_batches else self.batch_size
-
-    @property
-    def _batches_per_round(self) -> int:
-        return 1 if self.share_batches else self.num_processes
+            yield batches[index].tolist()
 
     def _generator(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, stream + 1])  # a last 0 would change nothing
@@ -146,7 +127,7 @@ class ClusteredBatchSampler(BatchSampler):
             cluster_order = self._order_clusters(domain, clusters, generator)
         else:
             cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
-        packed = pack_batches(cluster_ids, self._packed_size, cluster_order=cluster_order, generator=generator)
+        packed = pack_batches(cluster_ids, self.batch_size, cluster_order=cluster_order, generator=generator)
         return rows[packed]
 
     def _order_clusters(self, domain: int, clusters: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -156,7 +137,7 @@ class ClusteredBatchSampler(BatchSampler):
         if domain not in self._neighbours:
             self._neighbours[domain] = neighbour_table(centroids)
         start = int(generator.integers(len(clusters)))
-        return greedy_tour(centroids, start=start, neighbours=self._neighbours[domain])
+        return nearest_neighbour_order(centroids, start=start, neighbours=self._neighbours[domain])
 
 
 def sentence_transformers_batch_sampler(
@@ -167,8 +148,8 @@ def sentence_transformers_batch_sampler(
 
     Args:
         plan (`BatchPlan`):
-            The plan of the training set, which must keep its order. A data set of another length, such as one to
-            evaluate on, gets plain batches.
+            The plan of the training set, whose rows must stay in their order. A data set of another length, such as
+            an evaluation set, gets plain batches.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
             As for [`ClusteredBatchSampler`].
 
@@ -181,7 +162,8 @@ def sentence_transformers_batch_sampler(
     def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
         if len(dataset) != len(plan):
             logger.info(
-                f"The batch plan is not for this data set of {len(dataset)} rows, whose batches go by its order."
+                f"The batch plan is not for this data set of {len(dataset)} rows: its batches follow the order of its "
+                "rows."
             )
             return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
         plan.check_dataset(dataset)

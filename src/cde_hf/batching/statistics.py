@@ -1,4 +1,4 @@
-"""How hard the batches of a plan are: the paper's analysis, for its manifest and for inspection."""
+"""Measures how hard the batches of a plan are, as the paper does, for its manifest and for inspection."""
 
 from collections import defaultdict
 from itertools import islice
@@ -15,7 +15,7 @@ BATCH_SIZES = (16, 64, 256, 1024)
 
 
 def plan_statistics(plan: BatchPlan) -> dict[str, Any]:
-    """Sizes of the clusters, and hardness and share of filtered negatives of batches of several sizes."""
+    """Returns the sizes of the clusters, and hardness and filtered share of batches of several sizes."""
     sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
     quantiles = np.quantile(sizes, [0, 0.25, 0.5, 0.75, 1]).round().astype(int).tolist()
     pairs = np.bincount(plan.domain_ids, minlength=len(plan.domains))
@@ -40,10 +40,10 @@ def batch_statistics(
     plan: BatchPlan, batch_size: int, grouping: Grouping = "cluster", *, num_batches: int = 50, seed: int = 0
 ) -> dict[str, Any]:
     """
-    Hardness of batches, measured on a sample of them.
+    Measures the hardness of batches on a sample of them.
 
-    The hardness of a batch is the mean surrogate score of its queries with the other pairs' documents; the filtered
-    share is the part of these that the filter leaves out without a margin.
+    The hardness of a batch is the mean surrogate score of its queries with the documents of the other pairs. The
+    filtered share is the share of these documents that the filter leaves out with a margin of 0.
 
     Args:
         plan (`BatchPlan`):
@@ -53,22 +53,22 @@ def batch_statistics(
         grouping (`str`, *optional*, defaults to `"cluster"`):
             As for [`ClusteredBatchSampler`].
         num_batches (`int`, *optional*, defaults to `50`):
-            Number of batches to look at, the same for the same seed.
+            Number of batches to sample.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the batches.
+            Random seed of the batches.
 
     Returns:
-        `dict`: `batch_size`, `grouping`, `hardness`, `filtered_share`, and the latter of each domain that was met.
+        `dict`: `batch_size`, `grouping`, `hardness`, `filtered_share`, and `filtered_share_of_domains` for each domain
+        in the sample.
     """
     sampler = ClusteredBatchSampler(plan, batch_size, grouping=grouping, cluster_order="random", seed=seed)
     false_negatives = FalseNegativeFilter(plan)
     hardness, filtered = [], defaultdict(list)
+    is_negative = ~np.eye(batch_size, dtype=bool)
     for rows in islice(sampler, num_batches):
-        rows = np.asarray(rows)
-        is_negative = ~np.eye(batch_size, dtype=bool)
-        hardness.append(surrogate_scores(plan, rows)[:, :batch_size][is_negative].mean())
-        share = false_negatives(rows)[:, :batch_size][is_negative].mean()
-        filtered[plan.domains[plan.domain_ids[rows[0]]]].append(share)
+        scores, is_false = false_negatives(rows)
+        hardness.append(scores[:, :batch_size][is_negative].mean())
+        filtered[plan.domains[plan.domain_ids[rows[0]]]].append(is_false[:, :batch_size][is_negative].mean())
     shares = [share for domain_shares in filtered.values() for share in domain_shares]
     return {
         "batch_size": batch_size,
@@ -81,7 +81,7 @@ def batch_statistics(
 
 def hardness_by_cluster_size(plan: BatchPlan, *, num_bins: int = 4, seed: int = 0) -> list[dict[str, Any]]:
     """
-    Hardness of batches by the size of the cluster that most of their pairs come from.
+    Measures the hardness of batches by the size of the cluster that most of their pairs come from.
 
     Returns:
         `list[dict]`: For each batch size and each of `num_bins` equal parts of the batches, the `smallest` and

@@ -1,41 +1,51 @@
-"""Cheap models whose vectors stand in for the model to be trained, when pairs are clustered and negatives filtered."""
+"""
+Surrogates: cheap models whose vectors stand in for the model to be trained, to cluster pairs and filter negatives.
+
+Their vectors lie on disk, one memory-mapped array per side, written in shards. A shard is a range of texts. A marker
+file says that it is complete, so an interrupted run resumes after the last complete shard. Several processes, started
+by accelerate, take the shards in turn.
+"""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from torch import nn
+from tqdm.auto import tqdm
 
 from ..launching import process_state
 
 
 Side = Literal["query", "document"]
 
+SHARD_SIZE = 8192
+
 _MAX_FEATURES = 50_000
 
 
 class Surrogate(Protocol):
-    """What a surrogate must be able to do."""
+    """What every surrogate has."""
 
     description: dict[str, str | int]
-    """Name and settings, for the manifest: another description means other vectors."""
+    """Name and settings for the manifest. Another description means other vectors."""
 
     dim: int
-    """Width of the vectors."""
+    """Dimension of the vectors."""
 
     num_fitting_texts: int
-    """Number of texts it wants to see before it can encode, 0 for none."""
+    """Number of texts to fit on before encoding, 0 for none."""
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Learns from a sample of the texts."""
+        """Fits the surrogate on a sample of the texts."""
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
-        """Gives one vector of length one per text, of shape `(num_texts, dim)`."""
+        """Encodes texts to unit-norm vectors of shape `(num_texts, dim)`."""
 
 
 class SentenceTransformerSurrogate:
@@ -48,11 +58,11 @@ class SentenceTransformerSurrogate:
         name_or_path (`str` or `Path`):
             Folder or Hub name of the model.
         max_length (`int`, *optional*):
-            Number of tokens to read of a text. Defaults to the model's own.
+            Maximum number of tokens of a text. Defaults to the model's own.
         mini_batch_size (`int`, *optional*, defaults to `64`):
             Texts to encode at once.
         device (`str`, *optional*):
-            Where to run. Defaults to the accelerator of this process, if there is one.
+            Device to run on. Defaults to the accelerator of this process, if there is one.
     """
 
     num_fitting_texts = 0
@@ -67,7 +77,7 @@ class SentenceTransformerSurrogate:
     ):
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
-        device = device or str(process_state().device)  # of several processes, each has its own
+        device = device or str(process_state().device)  # each process has its own
         self.model = SentenceTransformer(str(name_or_path), device=device)
         if max_length is not None:
             self.model.max_seq_length = max_length
@@ -83,16 +93,16 @@ class SentenceTransformerSurrogate:
         }
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Nothing to learn."""
+        """Does nothing: the model is trained."""
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
-        """Gives one vector of length one per text."""
+        """Encodes texts to unit-norm vectors."""
         encode = self.model.encode_query if side == "query" else self.model.encode_document
         return encode(texts, batch_size=self.mini_batch_size, normalize_embeddings=True, show_progress_bar=False)
 
 
 def _hash_weights(model: nn.Module) -> str:
-    """A short name for the weights: another model under an old name gives other vectors."""
+    """Hash of the weights, because another model under the same name has other vectors."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in model.parameters():
         sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 1024)]
@@ -102,15 +112,15 @@ def _hash_weights(model: nn.Module) -> str:
 
 class TfidfSurrogate:
     """
-    Words weighted by TF-IDF, cut down by a truncated singular value decomposition: no weights, no download, fast.
+    TF-IDF followed by a truncated singular value decomposition: fast, and without any download.
 
     Args:
         dim (`int`, *optional*, defaults to `128`):
-            Width of the vectors.
+            Dimension of the vectors.
         num_fitting_texts (`int`, *optional*, defaults to `100000`):
-            Number of texts to learn words and directions from.
+            Number of texts to fit on.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the decomposition.
+            Random seed of the decomposition.
     """
 
     def __init__(self, *, dim: int = 128, num_fitting_texts: int = 100_000, seed: int = 0):
@@ -121,7 +131,7 @@ class TfidfSurrogate:
         self._decomposition = TruncatedSVD(dim, random_state=seed)
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Learns the words and the directions."""
+        """Fits the vocabulary and the decomposition."""
         weights = self._vectorizer.fit_transform(texts)
         if weights.shape[1] <= self.dim:
             raise ValueError(
@@ -130,8 +140,77 @@ class TfidfSurrogate:
         self._decomposition.fit(weights)
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
-        """Gives one vector of length one per text; zero for a text without any known word."""
+        """Encodes texts to unit-norm vectors. A text without any known word has a zero vector."""
         return normalize(self._decomposition.transform(self._vectorizer.transform(texts))).astype(np.float32)
 
 
-__all__ = ["SentenceTransformerSurrogate", "Side", "Surrogate", "TfidfSurrogate"]
+def write_vectors(
+    surrogate: Surrogate,
+    read_texts: Callable[[int, int], list[str]],
+    path: Path,
+    *,
+    offsets: Sequence[int],
+    side: Side,
+    dtype: str = "float16",
+) -> None:
+    """
+    Encodes texts into a memory-mapped array. Resumes after an interruption.
+
+    Args:
+        surrogate (`Surrogate`):
+            The fitted surrogate.
+        read_texts (`Callable`):
+            Returns the texts of the rows `start` to `stop` of the data set.
+        path (`Path`):
+            The `.npy` file to write, of shape `(offsets[-1], dim)`.
+        offsets (`Sequence[int]`):
+            Position in the array of the first text of each row of the data set, then the number of all texts.
+        side (`str`):
+            `"query"` or `"document"`.
+        dtype (`str`, *optional*, defaults to `"float16"`):
+            `"float16"` or `"float32"`.
+    """
+    state = process_state()
+    num_rows = len(offsets) - 1
+    shape = (int(offsets[-1]), surrogate.dim)
+    with state.main_process_first():
+        vectors = _open(path, shape, dtype)
+    starts = range(state.process_index * SHARD_SIZE, num_rows, state.num_processes * SHARD_SIZE)
+    left = [start for start in starts if not _marker(path, start).exists()]
+    for start in tqdm(left, desc=f"Encode {path.stem}", unit="shard", disable=not state.is_main_process):
+        stop = min(start + SHARD_SIZE, num_rows)
+        texts = read_texts(start, stop)
+        if texts:
+            vectors[offsets[start] : offsets[stop]] = _checked(surrogate.encode(texts, side), len(texts), surrogate)
+            vectors.flush()
+        _marker(path, start).touch()
+    state.wait_for_everyone()
+
+
+def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
+    if path.exists():
+        try:
+            vectors = np.load(path, mmap_mode="r+")
+            if vectors.shape == shape and vectors.dtype == dtype:
+                return vectors
+        except ValueError:
+            pass  # interrupted while it was created, so no shard is complete
+        for marker in path.parent.glob(f"{path.stem}.*.done"):
+            marker.unlink()
+    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def _marker(path: Path, start: int) -> Path:
+    return path.with_name(f"{path.stem}.{start}.done")
+
+
+def _checked(vectors: np.ndarray, num_texts: int, surrogate: Surrogate) -> np.ndarray:
+    if vectors.shape != (num_texts, surrogate.dim) or not np.isfinite(vectors).all():
+        raise ValueError(
+            f"The surrogate {surrogate.description} returned vectors of shape {vectors.shape}, or some that are "
+            f"not finite; expected the shape {(num_texts, surrogate.dim)}. Use another surrogate."
+        )
+    return vectors
+
+
+__all__ = ["SentenceTransformerSurrogate", "Side", "Surrogate", "TfidfSurrogate", "write_vectors"]

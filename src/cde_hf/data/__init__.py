@@ -1,14 +1,12 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
 from .cleaning import CleaningReport
-from .dataset_checks import check_pairs
-from .docstrings import docstring_pairs, docstring_split
-from .libraries import HELD_OUT_LIBRARIES, LIBRARIES, library_versions
+from .corpora import load_corpus, load_documents
+from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import clean_sources, load_pairs, load_sources
 from .prompts import Prompts
-from .retrieval_folders import load_retrieval_set, save_retrieval_set
-from .retrieval_sets import RetrievalSet, retrieval_set_from_pairs
-from .sources import PairSource
+from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
+from .sources import PairSource, check_pairs
 
 
 __all__ = [
@@ -23,6 +21,8 @@ __all__ = [
     "docstring_pairs",
     "docstring_split",
     "library_versions",
+    "load_corpus",
+    "load_documents",
     "load_pairs",
     "load_retrieval_set",
     "load_sources",

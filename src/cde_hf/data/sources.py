@@ -1,4 +1,4 @@
-"""Where pairs come from: a file, a folder of files, a dataset in memory or on the Hub."""
+"""Where pairs come from: a file, a folder of files, a dataset in memory or on the Hub; and checks of these."""
 
 import os
 import re
@@ -7,16 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, load_dataset
+from datasets import (
+    Dataset,
+    DatasetDict,
+    IterableDataset,
+    IterableDatasetDict,
+    LargeList,
+    List,
+    Value,
+    load_dataset,
+)
 from datasets.exceptions import DatasetNotFoundError
 
-from .dataset_checks import expect_dataset
-from .file_formats import FILE_ENDINGS, file_ending, find_data_files, read_columns, read_rows
+from .files import FILE_ENDINGS, file_ending, find_data_files, read_columns, read_rows
 
 
 PAIR_COLUMNS = ("query", "document", "negatives", "domain")
 
 _ROWS_PER_BATCH = 1000
+_TEXT_TYPES = ("string", "large_string", "string_view")
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -30,14 +39,14 @@ class PairSource:
             A JSONL, JSONL.gz, Parquet or CSV file, a folder of such files, the name of a dataset on the Hub, or a
             dataset.
         columns (`Mapping`, *optional*):
-            The source's name for each of `query`, `document`, `negatives` and `domain` that it calls otherwise.
-            `negatives` may be one column, of lists or of texts, or several columns of texts. A row without negatives
-            has an empty list of them.
+            Maps `query`, `document`, `negatives` and `domain` to the names of the source's columns, where these
+            differ. `negatives` may be one column, of lists or of texts, or several columns of texts. A row without
+            negatives gets an empty list.
         domain (`str`, *optional*):
-            Domain of all pairs. By default it is read from the column `domain`, and where there is none it is the name
-            of the file, without ending and shard number, or of the dataset on the Hub.
+            Domain of all pairs. Defaults to the column `domain`. Without this column the domain is the name of the
+            file, without ending and shard number, or of the dataset on the Hub.
         split (`str`, *optional*, defaults to `"train"`):
-            Split to take of a dataset on the Hub.
+            Split of a dataset on the Hub.
     """
 
     source: str | os.PathLike | Dataset
@@ -70,17 +79,17 @@ class Table:
 
     Args:
         name (`str`, *optional*):
-            Domain of its pairs if nothing else is said; `None` for a dataset in memory, which has no name.
+            Default domain of its pairs. `None` for a dataset in memory, which has no name.
         place (`str`):
-            How messages call it.
+            Its name in messages.
         row_word (`str`):
-            What messages call its rows, `"line"` or `"row"`.
+            Name of its rows in messages, `"line"` or `"row"`.
         columns (`Sequence[str]`):
             Names of its columns.
         identity (`Sequence[str | int]`):
             Changes when the rows change.
         read (`Callable`):
-            Takes the columns that are needed and gives an iterator over row numbers, from 1, and rows.
+            Takes the columns that are needed and returns an iterator over row numbers, from 1, and rows.
     """
 
     name: str | None
@@ -91,10 +100,70 @@ class Table:
     read: Callable[[Sequence[str]], Iterator[tuple[int, dict[str, Any]]]]
 
 
+@dataclass(frozen=True)
+class MappedTable:
+    """
+    A table and which of its columns are ours.
+
+    Args:
+        table (`Table`):
+            The table.
+        columns (`dict[str, list[str]]`):
+            The table's columns for each of ours. Without `domain` if it is not read.
+        default_domain (`str`, *optional*):
+            Domain of rows without one.
+    """
+
+    table: Table
+    columns: dict[str, list[str]]
+    default_domain: str | None
+
+
+def check_pairs(dataset: Dataset) -> None:
+    """
+    Checks that a dataset holds pairs, and raises an error otherwise.
+
+    The columns `query` and `document` must hold texts, and so must an optional column `domain`. An optional column
+    `negatives` must hold lists of texts. Other columns are ignored. Only types are checked; [`load_pairs`] reads rows.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            The dataset to check.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> check_pairs(Dataset.from_dict({"query": ["Who barks?"], "document": ["A dog barks."]}))
+
+    ```
+    """
+    _expect_dataset(dataset, "dataset")
+    missing = [name for name in ("query", "document") if name not in dataset.column_names]
+    if missing:
+        raise ValueError(
+            f"The dataset has no column {missing}; it has {dataset.column_names}. Rename its columns, or read it with "
+            "`load_pairs(dataset, columns=...)`."
+        )
+    for name in ("query", "document", "domain"):
+        if name in dataset.column_names and not _is_text(dataset.features[name]):
+            raise ValueError(
+                f"The column `{name}` must hold texts, got {dataset.features[name]}. Cast it, or read the "
+                "dataset with `load_pairs`, which leaves out what is no text."
+            )
+    if "negatives" in dataset.column_names and not _is_list_of_texts(dataset.features["negatives"]):
+        raise ValueError(
+            f"The column `negatives` must hold lists of texts, got {dataset.features['negatives']}. Read the dataset "
+            "with `load_pairs`, which takes single texts too."
+        )
+    if len(dataset) == 0:
+        raise ValueError("The dataset has no rows, at least one pair was expected. Check how it was filtered.")
+
+
 def open_tables(source: PairSource) -> list[Table]:
-    """The tables of a source: one for each file, or one for the dataset."""
+    """Opens the tables of a source: one for each file, or one for the dataset."""
     if not isinstance(source.source, str | os.PathLike):
-        expect_dataset(source.source, "source")
+        _expect_dataset(source.source, "source")
         _expect_no_split(source)
         return [_dataset_table(source.source, None)]
     path = Path(source.source).expanduser()
@@ -111,6 +180,32 @@ def open_tables(source: PairSource) -> list[Table]:
             "and for the Hub the connection."
         ) from error
     return [_dataset_table(dataset, source.source)]
+
+
+def map_columns(source: PairSource, table: Table) -> MappedTable:
+    """Maps our columns to the columns of a table. Raises an error if the table lacks one."""
+    given = {
+        name: [columns] if isinstance(columns, str) else list(columns)
+        for name, columns in (source.columns or {}).items()
+    }
+    columns = {name: [name] for name in PAIR_COLUMNS} | given
+    needed = dict.fromkeys(column for name in ("query", "document", *given) for column in columns[name])
+    missing = [column for column in needed if column not in table.columns]
+    if missing:
+        raise ValueError(
+            f"`{table.place}` has no column {missing}; it has {list(table.columns)}. Say what the source calls our "
+            "columns, as in `columns={'query': 'question', 'document': 'answer'}`."
+        )
+    if source.domain is not None:
+        del columns["domain"]
+        return MappedTable(table, columns, source.domain)
+    if table.name is None and columns["domain"][0] not in table.columns:
+        raise ValueError(
+            "A dataset in memory has no name that could be its domain. Name the domain, as in `domain='faq'`, or its "
+            "column, as in `columns={'domain': 'topic'}`."
+        )
+    # If a column was named for the domain, a row without a domain is a mistake and gets no default.
+    return MappedTable(table, columns, None if "domain" in given else table.name)
 
 
 def _file_table(path: Path) -> Table:
@@ -143,6 +238,27 @@ def _read_dataset(dataset: Dataset, columns: Sequence[str]) -> Iterator[tuple[in
     return enumerate(rows, start=1)
 
 
+def _expect_dataset(value: Any, argument: str) -> None:
+    """Raises a `TypeError` that guesses the intent, unless the value is a `datasets.Dataset`."""
+    if isinstance(value, Dataset):
+        return
+    received = f"`{argument}` must be a `datasets.Dataset`, got a `{type(value).__name__}`"
+    if isinstance(value, DatasetDict | IterableDatasetDict):
+        split = "train" if "train" in value else next(iter(value), "train")
+        raise TypeError(f"{received} with the splits {list(value)}. Did you mean `dataset['{split}']`?")
+    if isinstance(value, IterableDataset):
+        raise TypeError(f"{received}. Load it without `streaming=True`.")
+    raise TypeError(f"{received}. `load_pairs` makes one of files, `Dataset.from_dict` of lists.")
+
+
+def _is_text(feature: Any) -> bool:
+    return isinstance(feature, Value) and feature.dtype in _TEXT_TYPES
+
+
+def _is_list_of_texts(feature: Any) -> bool:
+    return isinstance(feature, List | LargeList) and _is_text(feature.feature)
+
+
 def _expect_no_split(source: PairSource) -> None:
     if source.split != "train":
         raise ValueError(
@@ -154,4 +270,4 @@ def _looks_like_path(source: str) -> bool:
     return source.startswith((".", "~", "/")) or source.count("/") > 1 or source.endswith(FILE_ENDINGS)
 
 
-__all__ = ["PAIR_COLUMNS", "PairSource", "Table", "open_tables"]
+__all__ = ["MappedTable", "PairSource", "Table", "check_pairs", "map_columns", "open_tables"]

@@ -1,4 +1,4 @@
-"""The model, its configuration and what sentence-transformers needs. These files travel inside of checkpoints."""
+"""The model, its configuration and its sentence-transformers modules. Checkpoints carry copies of these files."""
 
 from transformers import AutoConfig, AutoModel
 

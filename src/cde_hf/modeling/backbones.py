@@ -1,14 +1,12 @@
-"""What the two stages must know about a backbone of transformers: how to build it and what it adds to its inputs."""
+"""Facts about the backbones: how to build one, and what it adds to its inputs."""
 
 import inspect
 
-import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 
-# Encoders whose positions are rotations of queries and keys: position 0 is no position at all.
+# Encoders that rotate queries and keys by position. Position 0 rotates by nothing.
 ROTARY_TYPES = ("nomic_bert", "modernbert")
 
 # Encoders that add a learned vector per position to their inputs.
@@ -16,41 +14,29 @@ LEARNED_POSITION_TYPES = ("bert", "roberta", "xlm-roberta", "camembert", "distil
 
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
-    """Builds an encoder with random weights, without the pooling layer that BERT-like models have."""
+    """Builds an encoder with random weights and without the pooling layer of BERT-like models."""
     model_class = AutoModel._model_mapping[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
-    backbone = AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
-    number_layers(backbone)
-    return backbone
-
-
-def number_layers(backbone: PreTrainedModel) -> None:
-    """Gives each attention module the index of its layer, by which it finds its part of a context block."""
-    layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for index, layer in enumerate(layers):
-        for module in layer.modules():
-            # Every attention module of transformers has this attribute; NomicBERT's and DistilBERT's have no index.
-            if hasattr(module, "is_causal"):
-                module.layer_idx = index
+    return AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
 
 
 def has_learned_positions(config: PreTrainedConfig) -> bool:
-    """Whether an encoder adds a vector per position to its inputs."""
+    """Whether an encoder adds a learned vector per position to its inputs."""
     return config.model_type in LEARNED_POSITION_TYPES
 
 
 def has_local_layers(config: PreTrainedConfig) -> bool:
-    """Whether an encoder has layers in which a token sees only its neighbours (ModernBERT)."""
+    """Whether an encoder has layers in which a token attends only to its neighbours (ModernBERT)."""
     return "sliding_attention" in (getattr(config, "layer_types", None) or ())
 
 
 def first_position(backbone: PreTrainedModel) -> int:
-    """Position id of a text's first token: RoBERTa keeps the ids up to that of its padding token free."""
+    """Position id of a text's first token. RoBERTa starts after the id of its padding token."""
     return getattr(backbone.embeddings, "padding_idx", -1) + 1
 
 
 def longest_text(backbone: PreTrainedModel) -> int:
-    """Number of tokens that an encoder can read of a text."""
+    """Maximum number of tokens of a text."""
     return backbone.config.max_position_embeddings - first_position(backbone)
 
 
@@ -58,8 +44,8 @@ def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     """
     The vector that the embedding layer adds to a row of `inputs_embeds` at [`first_position`].
 
-    The context and the soft prompt are to enter the network bare, without token type and learned position, so this
-    is taken off before.
+    The context and the soft prompt must enter the network without a token type or a learned position. The second
+    stage therefore subtracts this vector first.
     """
     embeddings: nn.Module = backbone.embeddings
     added = 0.0
@@ -68,24 +54,6 @@ def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     if has_learned_positions(backbone.config):
         added = added + embeddings.position_embeddings.weight[first_position(backbone)]
     return added
-
-
-def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
-    """
-    Weighted mean over the tokens.
-
-    Args:
-        hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
-            One vector per token.
-        weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight of each token; they need not sum to one. A text whose weights are all zero gives the zero vector.
-
-    Returns:
-        `torch.Tensor` of shape `(batch_size, dim)`: The means.
-    """
-    weights = weights.to(torch.promote_types(hidden_states.dtype, torch.float32))  # a bfloat16 sum stops at 256 tokens
-    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    return torch.bmm(weights.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
 
 
 __all__ = [
@@ -97,5 +65,4 @@ __all__ = [
     "has_learned_positions",
     "has_local_layers",
     "longest_text",
-    "mean_of_tokens",
 ]

@@ -1,4 +1,4 @@
-"""Configuration of a contextual document embedding model: two backbones and the way the context joins them."""
+"""Configuration of a contextual document embedding model: two backbones and how the context connects them."""
 
 import copy
 import math
@@ -9,6 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from .backbones import LEARNED_POSITION_TYPES, ROTARY_TYPES
+from .pooling import DEFAULT_FREQUENCY_SCALE
 from .released_layouts import convert_released_config, is_released_config, read_backbone_configs
 
 
@@ -17,69 +18,59 @@ class CDEConfig(PreTrainedConfig):
     r"""
     Configuration of a [`CDEModel`].
 
-    It describes the network and nothing of a training run. Every combination that cannot work is refused when the
-    configuration is made. `from_pretrained` also reads the configurations of the released `jxm/cde-small-v1` and
-    `jxm/cde-small-v2` checkpoints.
+    It describes the network, not a training run. Combinations that cannot work raise an error at construction.
+    `from_pretrained` also reads the released checkpoints `jxm/cde-small-v1` and `jxm/cde-small-v2`.
 
     Args:
         first_stage_config (`dict` or `PreTrainedConfig`, *optional*):
             Backbone that embeds the context documents. Defaults to NomicBERT at the paper's size.
         second_stage_config (`dict` or `PreTrainedConfig`, *optional*):
-            Backbone that embeds the texts beside the context. Defaults to NomicBERT at the paper's size.
+            Backbone that embeds the texts given the context. Defaults to NomicBERT at the paper's size.
         context_size (`int`, *optional*, defaults to `512`):
-            Number of context documents the second stage reads.
-        num_vectors_per_document (`int`, *optional*, defaults to `1`):
-            Number of vectors that the first stage makes of one context document.
+            Maximum number of context documents.
         num_soft_prompts (`int`, *optional*, defaults to `8`):
-            Number of learned vectors between the context and the text.
+            Number of learned vectors between context and text.
         context_attention (`str`, *optional*, defaults to `"joint"`):
             `"joint"`: context and text attend to each other, as in the paper. `"prefix"`: context and soft prompt
-            attend only to each other, so that their keys and values are computed once and serve every text.
+            attend only to each other, so their keys and values are computed once and reused for every text.
         separate_context (`bool`, *optional*, defaults to `False`):
-            In prefix attention, whether text tokens attend to the context apart from the text, with weights that sum
-            to one on either side, through a projection of the context's values that starts at zero. A model around an
-            encoder then starts as that encoder and learns to read the context; else the tokens of a context that means
-            nothing yet take attention away from the text.
+            Prefix attention only. If `True`, text tokens use two separate softmaxes, one over the text and one over
+            the context, and the context branch is zero-initialised. A model built from an encoder therefore starts
+            out identical to it. If `False`, context and text share one softmax, so an untrained context takes
+            attention away from the text.
         pooling (`str`, *optional*, defaults to `"mean"`):
-            `"mean"` over the text tokens, or `"context_frequency"`: a mean in which a token weighs `a / (a + p)`, `p`
-            being the share of the context documents that contain it and `a` the `frequency_scale`; or
-            `"relative_frequency"`: it weighs `(a + b) / (a + p)`, `b` being its share in the training data. A model
-            that is trained so learns by itself which tokens are common everywhere, and the context tells it which
-            ones are common or rare here alone. The trainer counts `b` before the first step, if it was not counted
-            in an earlier training; until then it is zero.
-        frequency_scale (`float`, *optional*, defaults to `0.1`):
-            The scale `a` of these weights; with `"context_frequency"` the frequency at which a token weighs one half.
-            `math.inf` gives the plain mean.
-        learn_frequency_scale (`bool`, *optional*, defaults to `False`):
-            Whether `frequency_scale` is only the start of a learned value.
+            `"mean"`: the mean of the text tokens. `"context_frequency"`: a weighted mean that down-weights tokens
+            that occur in many context documents. A token has weight `a / (a + p)`, where `p` is the share of the
+            context documents that contain it and `a` is `frequency_scale`. In training mode it is the
+            plain mean: a model that is trained so gains more from the frequencies at inference.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
+            Frequency at which a token has weight one half. `math.inf` gives the plain mean.
         lexical_size (`int`, *optional*, defaults to `0`):
-            Width of the lexical part that stands beside the dense one in an embedding: a random sketch of the text's
-            words, the rare ones of the context counting most, with the same `a`. Without a context it is zero. 0 means
-            that embeddings have none. It needs no training and can be added to a trained model. Of a model with
-            prompts it needs an `instruction_end_id`, for else their words count as those of the text.
+            Size of the lexical part appended to each embedding: a random sketch of the text's words that up-weights
+            words that are rare in the context, with the same scale. It is zero without a context. 0 disables it. It
+            needs no training and can be added to a trained model. If the model uses prompts, set
+            `instruction_end_id`; otherwise the prompt's words are counted as part of the text.
         lexical_weight (`float`, *optional*, defaults to `0.3`):
-            What the cosine of the lexical parts counts beside that of the dense parts, which counts 1.
+            Weight of the lexical cosine in a similarity. The dense cosine has weight 1.
         instruction_end_id (`int`, *optional*):
-            Id of the token that closes an instruction such as `search_query:`. The tokens up to its first occurrence
-            are left out of the pooling, not of the attention.
+            Id of the token that ends an instruction such as `search_query:`. Tokens up to its first occurrence are
+            excluded from the pooling, but not from the attention.
         output_residual (`bool`, *optional*, defaults to `False`):
             Whether the pooled vector is added to the output of the second stage's head.
         has_first_stage (`bool`, *optional*, defaults to `True`):
-            Whether the first stage is part of the checkpoint. One that is saved with its context can do without.
+            Whether the checkpoint contains the first stage. A checkpoint saved with its context does not need it.
         has_null_embedding (`bool`, *optional*, defaults to `True`):
-            Whether the model has a learned vector that stands in for missing context documents.
+            Whether the model has a learned vector that replaces missing context documents.
         sequence_dropout_prob (`float`, *optional*, defaults to `0.005`):
-            Probability that a context document is replaced by the null embedding in training.
-        context_dropout_prob (`float`, *optional*, defaults to `0.0`):
-            Probability that the whole context is replaced by the null embedding in training.
+            Probability of replacing a context document by the null embedding during training.
         context_as_sequence (`bool`, *optional*, defaults to `False`):
-            Whether context tokens have ordinary positions, so that their order matters and local attention layers see
-            only the nearest of them. The released generation-2 weights were trained so.
+            Whether context tokens have ordinary positions. Their order then matters, and local attention layers see
+            only the nearest of them. The released generation-2 weights were trained this way.
         normalize_text_twice (`bool`, *optional*, defaults to `False`):
-            Whether text embeddings pass ModernBERT's embedding norm before they join the context and once more after.
-            The released generation-2 weights were trained so.
+            Whether text embeddings pass through ModernBERT's embedding norm both before and after they are
+            concatenated with the context. The released generation-2 weights were trained this way.
         initializer_range (`float`, *optional*, defaults to `0.02`):
-            Standard deviation of the initial weights outside of the backbones.
+            Standard deviation of the initial weights outside the backbones.
 
     Example:
 
@@ -96,7 +87,7 @@ class CDEConfig(PreTrainedConfig):
     """
 
     model_type = "cde"
-    attribute_map = {"transductive_corpus_size": "context_size"}  # the name that mteb's `CDEWrapper` reads
+    attribute_map = {"transductive_corpus_size": "context_size"}  # the name mteb's `CDEWrapper` reads
     sub_configs_defaults = {
         "first_stage_config": SubConfigSpec(config_class=AutoConfig, model_type="nomic_bert"),
         "second_stage_config": SubConfigSpec(config_class=AutoConfig, model_type="nomic_bert"),
@@ -105,13 +96,11 @@ class CDEConfig(PreTrainedConfig):
     first_stage_config: dict | PreTrainedConfig | None = None
     second_stage_config: dict | PreTrainedConfig | None = None
     context_size: int = 512
-    num_vectors_per_document: int = 1
     num_soft_prompts: int = 8
     context_attention: Literal["joint", "prefix"] = "joint"
     separate_context: bool = False
-    pooling: Literal["mean", "context_frequency", "relative_frequency"] = "mean"
-    frequency_scale: float | int = 0.1
-    learn_frequency_scale: bool = False
+    pooling: Literal["mean", "context_frequency"] = "mean"
+    frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE
     lexical_size: int = 0
     lexical_weight: float | int = 0.3
     instruction_end_id: int | None = None
@@ -119,13 +108,12 @@ class CDEConfig(PreTrainedConfig):
     has_first_stage: bool = True
     has_null_embedding: bool = True
     sequence_dropout_prob: float | int = 0.005
-    context_dropout_prob: float | int = 0.0
     context_as_sequence: bool = False
     normalize_text_twice: bool = False
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs):
-        # The stages share nothing, neither with each other nor with the caller.
+        # Neither stage shares its configuration with the other or with the caller.
         self.first_stage_config = copy.deepcopy(self.first_stage_config)
         self.second_stage_config = copy.deepcopy(self.second_stage_config)
         super().__post_init__(**kwargs)
@@ -140,50 +128,41 @@ class CDEConfig(PreTrainedConfig):
             config_dict = convert_released_config(config_dict, *backbone_configs)
         return config_dict, kwargs
 
-    @property
-    def pools_by_frequency(self) -> bool:
-        """Whether the pooling needs the token frequencies of the context."""
-        return self.pooling != "mean"
+    def to_dict(self) -> dict[str, Any]:
+        """Serializes the configuration without `_name_or_path`, which may be a private folder."""
+        config_dict = super().to_dict()
+        for part in (config_dict, config_dict["first_stage_config"], config_dict["second_stage_config"]):
+            part.pop("_name_or_path", None)
+        return config_dict
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether an embedding needs the token frequencies of the context, for its pooling or its lexical part."""
-        return self.pools_by_frequency or self.lexical_size > 0
+        """Whether the pooling or the lexical part needs the token frequencies of the context."""
+        return self.pooling == "context_frequency" or self.lexical_size > 0
 
     @property
     def hidden_size(self) -> int:
-        """Width of the second stage, and of the dense part of the embeddings."""
+        """Size of first-stage vectors, of the second stage and of the dense part of the embeddings."""
         return self.second_stage_config.hidden_size
 
     @property
     def embedding_size(self) -> int:
-        """Width of the embeddings: of the dense part, and of the lexical one behind it."""
+        """Size of the embeddings: dense part and lexical part."""
         return self.hidden_size + self.lexical_size
 
     @property
     def vocab_size(self) -> int:
-        """Size of the second stage's vocabulary, which is that of the token frequencies."""
+        """Size of the second stage's vocabulary and of the token frequencies."""
         return self.second_stage_config.vocab_size
-
-    @property
-    def context_embedding_size(self) -> int:
-        """Width of a context document's row: its vectors side by side."""
-        return self.num_vectors_per_document * self.second_stage_config.hidden_size
-
-    @property
-    def num_context_tokens(self) -> int:
-        """Number of positions that a full context takes in the second stage."""
-        return self.context_size * self.num_vectors_per_document
 
     @property
     def num_block_tokens(self) -> int:
         """Number of positions before the text: context and soft prompt."""
-        return self.num_context_tokens + self.num_soft_prompts
+        return self.context_size + self.num_soft_prompts
 
     def validate_sizes(self):
-        for name in ("context_size", "num_vectors_per_document"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.context_size < 1:
+            raise ValueError(f"`context_size` must be at least 1, got {self.context_size}.")
         if self.num_soft_prompts < 0:
             raise ValueError(f"`num_soft_prompts` must not be negative, got {self.num_soft_prompts}.")
 
@@ -193,42 +172,34 @@ class CDEConfig(PreTrainedConfig):
             backbone_config = getattr(self, name)
             if backbone_config.model_type not in supported:
                 raise ValueError(
-                    f"`{name}` is of type `{backbone_config.model_type}`, which is not a supported bidirectional "
+                    f"`{name}` has type `{backbone_config.model_type}`, which is not a supported bidirectional "
                     f"encoder. Use one of {', '.join(supported)}."
                 )
             if getattr(backbone_config, "is_decoder", False):
                 raise ValueError(
-                    f"`{name}` has `is_decoder=True`, but the backbones must be bidirectional: set it to `False`."
+                    f"`{name}` has `is_decoder=True`, but the backbones must be bidirectional. Set it to `False`."
                 )
 
     def validate_dropout(self):
-        for name in ("sequence_dropout_prob", "context_dropout_prob"):
-            probability = getattr(self, name)
-            if not 0 <= probability <= 1:
-                raise ValueError(f"`{name}` must be a probability between 0 and 1, got {probability}.")
-            if probability > 0 and not self.has_null_embedding:
-                raise ValueError(
-                    f"`{name}={probability}` puts the null embedding in place of context documents, but "
-                    f"`has_null_embedding` is `False`. Set `{name}=0.0` or `has_null_embedding=True`."
-                )
+        probability = self.sequence_dropout_prob
+        if not 0 <= probability <= 1:
+            raise ValueError(f"`sequence_dropout_prob` must be a probability between 0 and 1, got {probability}.")
+        if probability > 0 and not self.has_null_embedding:
+            raise ValueError(
+                f"`sequence_dropout_prob={probability}` replaces context documents by the null embedding, but "
+                "`has_null_embedding` is `False`. Set `sequence_dropout_prob=0.0` or `has_null_embedding=True`."
+            )
 
     def validate_pooling(self):
         if not self.frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
-        if self.learn_frequency_scale and not self.pools_by_frequency:
-            raise ValueError(
-                "`learn_frequency_scale=True` needs `pooling='context_frequency'` or `'relative_frequency'`, got "
-                f"`pooling='{self.pooling}'`."
-            )
         sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
         if self.counts_tokens and sizes[0] != sizes[1]:
             raise ValueError(
-                f"`pooling='{self.pooling}'` with `lexical_size={self.lexical_size}` counts the first stage's tokens "
-                f"for the second one, but their vocabularies have {sizes[0]} and {sizes[1]} tokens. Use one tokenizer "
-                "for both backbones, or `pooling='mean'` and `lexical_size=0`."
+                f"`pooling='{self.pooling}'` with `lexical_size={self.lexical_size}` needs one vocabulary for both "
+                f"stages, but they have {sizes[0]} and {sizes[1]} tokens. Use one tokenizer for both backbones, or "
+                "`pooling='mean'` and `lexical_size=0`."
             )
-        if self.learn_frequency_scale and math.isinf(self.frequency_scale):
-            raise ValueError("An infinite `frequency_scale` cannot be learned. Start from a finite one such as 0.1.")
         if self.instruction_end_id is not None and not 0 <= self.instruction_end_id < self.vocab_size:
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
@@ -240,13 +211,8 @@ class CDEConfig(PreTrainedConfig):
             raise ValueError(f"`lexical_size` must not be negative, got {self.lexical_size}.")
         if not 0 < self.lexical_weight < math.inf:
             raise ValueError(
-                f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to do "
-                "without a lexical part."
-            )
-        if self.lexical_size > 0 and self.pooling == "relative_frequency":
-            raise ValueError(
-                "A lexical part weighs tokens by the context alone, got `pooling='relative_frequency'`. Use "
-                "`pooling='context_frequency'` or `'mean'`."
+                f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to "
+                "disable the lexical part."
             )
 
     def validate_separate_context(self):
@@ -261,8 +227,8 @@ class CDEConfig(PreTrainedConfig):
             return
         if self.context_attention == "prefix":
             raise ValueError(
-                "In prefix attention the context is a set, but `context_as_sequence` is `True`. Set it to `False`, or "
-                "use `context_attention='joint'`."
+                "In prefix attention the context is an unordered set, but `context_as_sequence` is `True`. Set it to "
+                "`False`, or use `context_attention='joint'`."
             )
         if self.second_stage_config.model_type in LEARNED_POSITION_TYPES:
             raise ValueError(
@@ -273,7 +239,7 @@ class CDEConfig(PreTrainedConfig):
     def validate_normalize_text_twice(self):
         if self.normalize_text_twice and self.second_stage_config.model_type != "modernbert":
             raise ValueError(
-                "`normalize_text_twice=True` describes released ModernBERT weights, but the second stage is "
+                "`normalize_text_twice=True` is for the released ModernBERT weights, but the second stage is "
                 f"`{self.second_stage_config.model_type}`. Set it to `False`."
             )
 

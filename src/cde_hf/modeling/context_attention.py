@@ -1,44 +1,44 @@
 """
-Attention of the second stage: how text tokens see a context block that was computed before.
+Attention of the second stage: how text tokens attend to a precomputed context block.
 
-In prefix attention the context block (context vectors and soft prompt) is a run of its own:
+In prefix attention the context block (context vectors and soft prompt) is computed separately:
 
-1. The block goes through the backbone alone; each layer's keys and values are recorded.
-2. A text goes through the backbone alone; each layer's attention sees the recorded keys and values before its own.
+1. The block goes through the backbone alone, and each layer's keys and values are recorded.
+2. A text goes through the backbone alone, and each layer attends to the recorded keys and values and to its own.
 
-Both happen in the attention function, which transformers looks up by name and to which its encoders hand down unknown
-keyword arguments. So no backbone is patched. The functions registered here wrap those of transformers, one each.
+Both happen in the attention function. transformers looks it up by name, and its encoders pass unknown keyword
+arguments on to it, so no backbone needs to be rewritten. The attention modules look up the function registered here,
+which calls the implementation that the backbone's configuration names.
 """
 
+import copy
+import hashlib
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import (
-    ALL_MASK_ATTENTION_FUNCTIONS,
-    create_bidirectional_mask,
-    sliding_window_bidirectional_mask_function,
-)
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask, sliding_window_bidirectional_mask_function
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention_choice import CHOSEN_PREFIX, WISHED_PREFIX, choose_attention
 from .backbones import has_local_layers
 from .merged_attention import as_one_text, is_merging_faster, merged_attention
 
 
-LayerKeysValues = tuple[tuple[Tensor, Tensor], ...]
+# Names are global in a process and each checkpoint has its own copy of this code, so each copy needs its own name.
+_NAME = f"cde_{hashlib.blake2b(__name__.encode(), digest_size=4).hexdigest()}"
 
-_WRAPPED_NAMES = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+_SUPPORTED = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 
 
 class RecordedBlock:
     """
     Keys and values of each layer, filled in while a context block goes through a backbone.
 
-    An object of its own, since FSDP hands the layers copies of dictionaries.
+    A class because FSDP passes copies of plain dictionaries to the layers.
     """
 
     def __init__(self):
@@ -52,47 +52,46 @@ def context_attention_forward(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    wrapped_name: str,
     recorded: RecordedBlock | None = None,
-    context_keys_values: LayerKeysValues | None = None,
+    context_keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None,
     separate_context: bool = False,
-    position_ids: Tensor | None = None,  # taken out: flash-attention would read repeated zeros as packed texts
+    position_ids: Tensor | None = None,  # not passed on: flash-attention reads repeated zeros as packed texts
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
     """
-    Attention function of transformers that records a context block or puts a recorded one before the text.
+    Attention function for transformers that records a context block, or prepends a recorded one to the text.
 
     Args:
         module (`nn.Module`):
-            The attention module, whose `layer_idx` says which part of the block is its own.
+            The attention module. Its `layer_idx` selects its part of the block, its `backbone_config` the attention
+            implementation.
         query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
-            The projected inputs, rotated where the backbone does so.
+            The projected inputs, after rotation if the backbone is rotary.
         attention_mask (`torch.Tensor`, *optional*):
-            Mask in the form that the wrapped function expects, over context and text.
-        wrapped_name (`str`):
-            The attention implementation that does the work.
+            Mask over context and text, in the form that the implementation expects.
         recorded (`RecordedBlock`, *optional*):
-            Filled with the keys and values of each layer. Recomputation under gradient checkpointing leaves it as it
-            is.
+            Filled with the keys and values of each layer. Recomputation under gradient checkpointing does not change
+            it.
         context_keys_values (`tuple`, *optional*):
             Keys and values of each layer, of shape `(1, num_heads, num_block_tokens, head_dim)`.
         separate_context (`bool`, *optional*, defaults to `False`):
-            Whether attention to the context is added to that to the text, each with weights that sum to one; the mask
-            is then that of the text alone.
+            Whether context and text have separate softmaxes whose outputs are added. The mask then covers the text
+            alone.
     """
-    attend = partial(_attend, wrapped_name, module, **kwargs)
+    implementation = module.backbone_config._attn_implementation
+    attend = partial(_attend, implementation, module, **kwargs)
     if recorded is not None and module.layer_idx not in recorded.keys_values:
         recorded.keys_values[module.layer_idx] = (key, value)
     if context_keys_values is not None:
         context_key, context_value = context_keys_values[module.layer_idx]
-        # A block may come from another device, precision or autocast state than the texts that it serves.
+        # A block may come from another device, precision or autocast state than the texts.
         context_key, context_value = context_key.to(key), context_value.to(value)
         if separate_context:
             output, probabilities = attend(query, key, value, attention_mask)
             context_output, _ = attend(as_one_text(query), context_key, context_value, None)
             return output + context_output.view_as(output), probabilities
-        has_dropout = kwargs.get("dropout", 0.0) > 0  # of the probabilities, which merging never sees
-        if wrapped_name == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
+        has_dropout = kwargs.get("dropout", 0.0) > 0  # merging never sees the probabilities that dropout acts on
+        if implementation == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
         key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
@@ -102,33 +101,50 @@ def context_attention_forward(
 
 def use_context_attention(backbone: PreTrainedModel) -> None:
     """
-    Switches a backbone to the context-aware form of the implementation that the user asked for, or that is best.
+    Makes the attention modules of a new backbone call [`context_attention_forward`].
 
-    Called before each run, since a user may have changed the implementation meanwhile. It is not undone after, since
-    gradient checkpointing runs the attention again in the backward pass.
+    The backbone's own configuration keeps the name of the implementation that does the work, so transformers'
+    `set_attn_implementation` changes it at any time.
     """
-    choose_attention(backbone, shows_context=True)
-    name = backbone.config._attn_implementation
-    if name.startswith(WISHED_PREFIX):
-        return
-    if name not in _WRAPPED_NAMES:
+    config = copy.copy(backbone.config)
+    config._attn_implementation_internal = _NAME
+    layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for index, layer in enumerate(layers):
+        for module in layer.modules():
+            # Every attention module of transformers has this attribute; NomicBERT's and DistilBERT's have no index.
+            if hasattr(module, "is_causal"):
+                module.layer_idx = index
+                module.backbone_config = backbone.config
+                module.config = config
+
+
+def check_attention(config: PreTrainedConfig, implementation: str | None) -> None:
+    """
+    Refuses an attention implementation that cannot show the context to every token of the second stage.
+
+    Args:
+        config (`PreTrainedConfig`):
+            Configuration of the second stage's backbone.
+        implementation (`str`, *optional*):
+            Name of the implementation. `None` stands for the default, which is supported.
+    """
+    if implementation is not None and implementation not in _SUPPORTED:
         raise ValueError(
-            f"The second stage supports the attention implementations {', '.join(_WRAPPED_NAMES)}, got `{name}`. "
-            "Choose one with `model.set_attn_implementation`."
+            f"The second stage supports the attention implementations {', '.join(_SUPPORTED)}, got "
+            f"`{implementation}`. Choose one for it: `attn_implementation={{'second_stage_config': 'sdpa'}}`."
         )
-    if name.startswith("flash") and has_local_layers(backbone.config):
+    if implementation is not None and implementation.startswith("flash") and has_local_layers(config):
         raise ValueError(
-            f"`{name}` cannot show the context to the local layers of `{backbone.config.model_type}`. Use `sdpa` or "
-            "`flex_attention` for the second stage."
+            f"`{implementation}` cannot show the context to the local layers of `{config.model_type}`. Use `sdpa` or "
+            "`flex_attention` for the second stage: `attn_implementation={'second_stage_config': 'sdpa'}`."
         )
-    backbone.config._attn_implementation_internal = WISHED_PREFIX + name
 
 
 def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
     """
-    Mask for a run over context block and text together, in the form that the backbone takes.
+    Mask for context block and text in one run, in the form that the backbone expects.
 
-    Local layers apply their window among text tokens only: the context is a set, near to every token.
+    Local layers apply their window between text tokens only, because the context is a set without positions.
     """
 
     def sees(batch, head, query, key):
@@ -141,7 +157,7 @@ def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask
 
 
 def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
-    """Mask for a run over the text alone, whose keys are those of the context block and then its own."""
+    """Mask for a run over the text alone, whose keys are the context block's followed by its own."""
 
     def sees(batch, head, query, key):
         return (key < num_block_tokens) | is_near(batch, head, query + num_block_tokens, key)
@@ -153,7 +169,7 @@ def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask:
 
 
 def block_masks(backbone: PreTrainedModel):
-    """Mask for a run over the context block alone: everything sees everything, in every layer."""
+    """Mask for a run over the context block alone: full attention in every layer."""
     if not has_local_layers(backbone.config):
         return None
     return {"full_attention": None, "sliding_attention": None}
@@ -168,7 +184,7 @@ def _layer_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mas
 
 
 def _attend(
-    wrapped_name: str,
+    implementation: str,
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -176,11 +192,11 @@ def _attend(
     attention_mask: Tensor | None,
     **kwargs,
 ) -> tuple[Tensor, Tensor | None]:
-    if wrapped_name == "eager":
+    if implementation == "eager":
         return _eager_attention(module, query, key, value, attention_mask, **kwargs)
-    if wrapped_name.startswith("flash"):
-        return _flash_attention(module, query, key, value, attention_mask, wrapped_name=wrapped_name, **kwargs)
-    return ALL_ATTENTION_FUNCTIONS[wrapped_name](module, query, key, value, attention_mask, **kwargs)
+    if implementation.startswith("flash"):
+        return _flash_attention(module, query, key, value, attention_mask, implementation=implementation, **kwargs)
+    return ALL_ATTENTION_FUNCTIONS[implementation](module, query, key, value, attention_mask, **kwargs)
 
 
 def _eager_attention(
@@ -209,17 +225,16 @@ def _flash_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    wrapped_name: str,
+    implementation: str,
     scaling: float,
     dropout: float = 0.0,
     sliding_window: int | None = None,
     deterministic: bool | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not take.
+    # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not accept.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    # Not by `flash_attention_forward` of transformers, which looks the kernel up by the name in the configuration:
-    # ours.
+    # transformers' `flash_attention_forward` would look up the kernel by the name in `module.config`, which is ours.
     output = _flash_attention_forward(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -231,21 +246,18 @@ def _flash_attention(
         softmax_scale=scaling,
         sliding_window=sliding_window,
         deterministic=deterministic,
-        attn_implementation=wrapped_name,
+        attn_implementation=implementation,
     )
     return output, None
 
 
-for _prefix in (WISHED_PREFIX, CHOSEN_PREFIX):
-    for _name in _WRAPPED_NAMES:
-        AttentionInterface.register(_prefix + _name, partial(context_attention_forward, wrapped_name=_name))
-        AttentionMaskInterface.register(_prefix + _name, ALL_MASK_ATTENTION_FUNCTIONS[_name])
+AttentionInterface.register(_NAME, context_attention_forward)
 
 
 __all__ = [
-    "LayerKeysValues",
     "RecordedBlock",
     "block_masks",
+    "check_attention",
     "joint_masks",
     "text_masks",
     "use_context_attention",

@@ -1,4 +1,4 @@
-"""The context of a corpus: vectors of its chosen documents, their token frequencies and the cached context block."""
+"""The context of a corpus: vectors of sampled documents, their token frequencies and the cached context block."""
 
 import json
 import os
@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import logging
 
-from .context_attention import LayerKeysValues
 from .fingerprint import tensor_hash
 
 
@@ -23,30 +22,26 @@ logger = logging.get_logger(__name__)
 
 T = TypeVar("T")
 
-_BLOCK_KIND = "cde_context_block"
 _CONTEXT_KIND = "cde_corpus_context"
 
 
 @dataclass(frozen=True)
 class ContextBlock:
     """
-    What prefix attention keeps of a context: the keys and values of each layer, computed once and used for every text.
+    The keys and values of a context in each layer, computed once and reused for every text in prefix attention.
 
     Args:
         keys_values (`tuple`):
-            For each layer a pair of tensors of shape `(1, num_heads, num_block_tokens, head_dim)`.
+            One pair of tensors of shape `(1, num_heads, num_block_tokens, head_dim)` per layer.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share of the context documents that contain each token, for the pooling and the lexical part.
         model_fingerprint (`str`, *optional*):
-            Name of the second stage that made the block. `None` within a training step, where it is not checked.
-        context_hash (`str`, *optional*):
-            Name of the context vectors and token frequencies that it was made of.
+            Fingerprint of the second stage that made the block. `None` in a training step, where it is not checked.
     """
 
-    keys_values: LayerKeysValues
+    keys_values: tuple[tuple[Tensor, Tensor], ...]
     token_frequencies: Tensor | None = None
     model_fingerprint: str | None = None
-    context_hash: str | None = None
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "ContextBlock":
         """A copy on another device or in another floating point type. Token frequencies stay in float32."""
@@ -56,44 +51,25 @@ class ContextBlock:
         )
         return replace(self, keys_values=keys_values, token_frequencies=_move(self.token_frequencies, device))
 
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the block to one safetensors file, which replaces an older one only when it is whole."""
-        tensors = {}
-        for index, (key, value) in enumerate(self.keys_values):
-            tensors[f"keys.{index}"] = key.detach().contiguous()
-            tensors[f"values.{index}"] = value.detach().contiguous()
-        if self.token_frequencies is not None:
-            tensors["token_frequencies"] = self.token_frequencies.detach().contiguous()
-        names = {"model_fingerprint": self.model_fingerprint, "context_hash": self.context_hash}
-        _save_atomically(tensors, {_BLOCK_KIND: json.dumps(names)}, Path(path))
-
-    @classmethod
-    def load(cls, path: str | os.PathLike) -> "ContextBlock":
-        """Reads a block that [`ContextBlock.save`] wrote."""
-        tensors, metadata = _load(Path(path), _BLOCK_KIND)
-        num_layers = sum(name.startswith("keys.") for name in tensors)
-        keys_values = tuple((tensors[f"keys.{index}"], tensors[f"values.{index}"]) for index in range(num_layers))
-        return cls(keys_values, tensors.get("token_frequencies"), **metadata)
-
 
 @dataclass(frozen=True)
 class CorpusContext:
     """
-    What a model knows of a corpus: made once, used for every text, saved beside vectors or inside of a checkpoint.
+    What a model knows about a corpus. It is computed once, reused for every text, and can be saved.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
-            First-stage vectors of the context documents. `None` for no context at all.
+        embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
+            First-stage vectors of the context documents. `None` means no context.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
             Share of the context documents that contain each token.
         first_stage_fingerprint (`str`, *optional*):
-            Name of the first stage that made the vectors.
+            Fingerprint of the first stage that made the vectors.
         second_stage_fingerprint (`str`, *optional*):
-            Name of the second stage that reads them.
+            Fingerprint of the second stage that reads them.
         documents (`tuple[str, ...]`, *optional*):
-            The context documents, if they are known.
+            Texts of the context documents, if known.
         block (`ContextBlock`, *optional*):
-            The cached context block, in prefix attention.
+            The cached context block of prefix attention.
 
     Example:
 
@@ -113,12 +89,12 @@ class CorpusContext:
 
     @classmethod
     def null(cls) -> "CorpusContext":
-        """No context: the model as a plain biencoder."""
+        """An empty context, with which the model is a plain biencoder."""
         return cls()
 
     @property
     def hash(self) -> str:
-        """A short name for the contents, the same in every process."""
+        """A short hash of the contents, the same in every process."""
         return tensor_hash(self.embeddings, self.token_frequencies)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "CorpusContext":
@@ -132,9 +108,9 @@ class CorpusContext:
 
     def save(self, path: str | os.PathLike) -> None:
         """
-        Writes the context to one safetensors file, which replaces an older one only when it is whole.
+        Writes the context to one safetensors file. An existing file is replaced only when the new one is complete.
 
-        The context block is left out: it is many times larger than the vectors, from which it is computed in a moment.
+        The context block is not saved. It is much larger than the vectors and quickly recomputed from them.
         """
         tensors = {
             name: tensor.detach().cpu().contiguous()
@@ -150,8 +126,8 @@ class CorpusContext:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "CorpusContext":
-        """Reads a context that [`CorpusContext.save`] wrote."""
-        tensors, metadata = _load(Path(path), _CONTEXT_KIND)
+        """Loads a context saved by [`CorpusContext.save`]."""
+        tensors, metadata = _load(Path(path))
         documents = metadata.pop("documents")
         return cls(**tensors, **metadata, documents=tuple(documents) if documents is not None else None)
 
@@ -164,7 +140,7 @@ def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_siz
         input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
             Token ids of the context documents.
         attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`):
-            Zero at padding, which is not counted.
+            Zero at padding, which is ignored.
         vocab_size (`int`):
             Size of the vocabulary.
 
@@ -193,8 +169,7 @@ def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_siz
 
 def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> list[T]:
     """
-    Draws context documents at random, without replacement; all of them, in their order, if there are no more than
-    `size`.
+    Samples context documents without replacement. Returns all of them, in order, if there are at most `size`.
 
     Example:
 
@@ -206,32 +181,34 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
 
     ```
     """
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}. For no context use `CorpusContext.null()`.")
     if len(documents) <= size:
         return [documents[index] for index in range(len(documents))]
     return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
 
 
 def documents_with_text(documents: Sequence[str]) -> list[str]:
-    """The documents that have any text, of which a context needs at least one."""
+    """The documents that contain text. Raises an error if there are none."""
     if isinstance(documents, str):
         raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
     for document in documents:
         if not isinstance(document, str):
-            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Give their contents.")
+            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Pass their contents.")
     texts = [document for document in documents if document.strip()]
     if not texts:
         raise ValueError(
-            f"A context needs documents with text, got {len(documents)} without any. Give documents of the corpus, or "
+            f"A context needs documents with text, got {len(documents)} without any. Pass documents of the corpus, or "
             "`None` for no context."
         )
     if len(texts) < len(documents):
-        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are left out.")
+        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are skipped.")
     return texts
 
 
 def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
     """
-    Repeats documents until there are `size`, each as often as any other up to one, for a model without null embedding.
+    Repeats documents until there are `size`, as evenly as possible, for a model without a null embedding.
 
     Example:
 
@@ -244,7 +221,7 @@ def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
     num_missing = size - len(documents)
     if num_missing <= 0:
         return documents
-    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this checkpoint needs.")
+    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this model needs.")
     times, rest = divmod(num_missing, len(documents))
     return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
 
@@ -259,18 +236,18 @@ def _save_atomically(tensors: dict[str, Tensor], metadata: dict[str, str], path:
         os.replace(Path(folder) / path.name, path)
 
 
-def _load(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
-        raise FileNotFoundError(f"There is no file `{path}`.")
+        raise FileNotFoundError(f"There is no file `{path}`. Check the path, or save a context there first.")
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
         tensors = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
-    if kind not in metadata:
-        raise ValueError(f"`{path}` holds no {kind.removeprefix('cde_').replace('_', ' ')}.")
-    return tensors, json.loads(metadata[kind])
+        raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Save it again.") from error
+    if _CONTEXT_KIND not in metadata:
+        raise ValueError(f"`{path}` contains no corpus context. Pass a file written by `CorpusContext.save`.")
+    return tensors, json.loads(metadata[_CONTEXT_KIND])
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Short names for weights and vectors, by which a context knows the model it belongs to."""
+"""Short hashes of weights and vectors, which tie a context to the model that made it."""
 
 import hashlib
 from weakref import WeakKeyDictionary
@@ -8,26 +8,24 @@ from torch import Tensor, nn
 
 
 _SAMPLES_PER_PARAMETER = 4096
-_BACKGROUND = "background_frequencies"  # the one buffer that is learned; others hold contexts, or constants
 
 _known: WeakKeyDictionary[nn.Module, tuple[tuple[float, ...], str]] = WeakKeyDictionary()
 
 
 def fingerprint(module: nn.Module) -> str:
     """
-    A short name for the weights of a module, the same in every process.
+    A short hash of the weights of a module, the same in every process.
 
-    A sample of every parameter and of background frequencies is hashed, rounded to bfloat16: casting a model from
-    float32 to bfloat16 and back keeps its name (float16 rounds otherwise and has a name of its own), a training step
-    changes it. The result is kept as long as one value of each parameter and the sum of the frequencies stay the same.
+    It covers a sample of every parameter, rounded to bfloat16. Casting a model from float32 to bfloat16 and back keeps
+    the hash; float16 rounds differently and changes it, as does a training step. The result is cached until one probed
+    value of a parameter changes.
     """
-    # Not by the tensors' version counters: fused optimizers do not count up.
+    # Version counters of the tensors would not do: fused optimizers do not increment them.
     probe = _probe(module)
     if module in _known and _known[module][0] == probe:
         return _known[module][1]
     digest = hashlib.blake2b(digest_size=8)
-    backgrounds = [(name, buffer) for name, buffer in module.named_buffers() if name.endswith(_BACKGROUND)]
-    for name, weights in [*module.named_parameters(), *backgrounds]:
+    for name, weights in module.named_parameters():
         digest.update(f"{name}{tuple(weights.shape)}".encode())
         flat = weights.detach().flatten()
         step = max(1, len(flat) // _SAMPLES_PER_PARAMETER)
@@ -37,12 +35,12 @@ def fingerprint(module: nn.Module) -> str:
 
 
 def is_named(module: nn.Module, name: str | None) -> bool:
-    """Whether a fingerprint is that of a module. `None` is anyone's, and is not looked at further."""
+    """Whether a fingerprint belongs to a module. `None` matches every module and reads no weights."""
     return name is None or name == fingerprint(module)
 
 
 def tensor_hash(*tensors: Tensor | None) -> str:
-    """A short name for the contents of tensors; `None` counts as a content of its own."""
+    """A short hash of the contents of tensors. `None` is a distinct value."""
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         digest.update(b"none" if tensor is None else f"{tuple(tensor.shape)}".encode() + _bytes(tensor.float()))
@@ -54,7 +52,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def _probe(module: nn.Module) -> tuple[float, ...]:
-    # Every text that is encoded pays for this, so it does without `module.parameters()`, which is slow.
+    # This runs for every batch of texts, so it avoids `module.parameters()`, which is slow.
     values, modules = [], [module]
     with torch.no_grad():
         while modules:
@@ -63,8 +61,6 @@ def _probe(module: nn.Module) -> tuple[float, ...]:
             for parameter in submodule._parameters.values():
                 if parameter is not None:
                     values.append(parameter.view(-1)[parameter.numel() // 2])
-            if _BACKGROUND in submodule._buffers:
-                values.append(submodule._buffers[_BACKGROUND].sum())
         return tuple(torch.stack(values).tolist())
 
 

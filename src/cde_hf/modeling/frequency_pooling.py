@@ -1,12 +1,12 @@
 """
-Context-frequency pooling for sentence-transformers: a mean in which the common tokens of a corpus count less.
+Context-frequency pooling for sentence-transformers: a mean that down-weights tokens that are common in a corpus.
 
-1. `set_context` draws documents of the corpus and counts, for each token, how many of them contain it.
-2. `forward` weighs a token that a share `p` of them contains by `a / (a + p)` and takes the mean of the text's tokens.
-3. With a `lexical_size` a sketch of the text's words, weighed by the same counts, is put behind the mean
-   (`lexical.py`).
+1. `set_context` samples documents of the corpus and counts, for each token, how many of them contain it.
+2. `forward` takes the weighted mean of a text's tokens. A token in a share `p` of the documents has weight
+   `a / (a + p)`.
+3. If `lexical_size` is set, a sketch of the text's words, weighted by the same counts, is appended (`lexical.py`).
 
-Without a context it is the plain mean. A saved module brings this file and its siblings along.
+Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from transformers.utils import logging
 
 from .corpus_context import count_token_frequencies, documents_with_text, sample_documents
 from .lexical import add_lexical_part, draw_signs, lexical_sketch
-from .pooling import pooling_weights
+from .pooling import DEFAULT_FREQUENCY_SCALE, pooling_weights
 
 
 logger = logging.get_logger(__name__)
@@ -40,32 +40,32 @@ _DOCUMENTS_AT_ONCE = 256
 
 class FrequencyPooling(Pooling):
     """
-    Mean pooling that knows the word statistics of a corpus. [`contextualize`] puts it in the place of the mean
-    `Pooling` of a sentence-transformers model.
+    Mean pooling weighted by the word statistics of a corpus. [`contextualize`] replaces the mean `Pooling` of a
+    sentence-transformers model by it.
 
-    Special tokens and the tokens of a prompt are in every text, so they weigh `a / (a + 1)`; in a model that leaves
-    prompts out of its pooling (`include_prompt=False`) a prompt weighs nothing.
+    Special tokens and prompts occur in every text, so their tokens have weight `a / (a + 1)`. If the model excludes
+    prompts from its pooling (`include_prompt=False`), they have weight 0.
 
     Args:
         embedding_dimension (`int`):
-            Width of the token embeddings.
+            Size of the token embeddings.
         pooling_mode (`str`, *optional*, defaults to `"mean"`):
-            Nothing but the mean can be weighed.
+            Only `"mean"` is supported.
         include_prompt (`bool`, *optional*, defaults to `True`):
-            Whether the tokens of a prompt count.
+            Whether to include the tokens of a prompt.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
-            The scale `a`: the share of the documents at which a token weighs one half.
+            The scale `a`: the share of documents at which a token has weight one half.
         lexical_size (`int`, *optional*, defaults to `0`):
-            Width of a sketch of the text's words, the rare ones of the corpus counting most, that is put behind the
-            mean; 0 means none. A prompt is no part of it.
+            Size of a sketch of the text's words that is appended to the mean. It up-weights words that are rare in the
+            corpus and excludes prompts. 0 disables it.
         lexical_weight (`float`, *optional*, defaults to `0.3`):
-            What the cosine of the sketches counts beside that of the means, which counts 1.
+            Weight of the sketches' cosine. The means' cosine has weight 1.
         num_documents (`int`, *optional*, defaults to `0`):
-            Number of context documents. 0 means no context: the plain mean.
+            Number of context documents. 0 means no context, so the plain mean.
         documents_hash (`str`, *optional*):
-            Name of the context documents' texts.
+            Hash of the context documents' texts.
         seed (`int`, *optional*):
-            Seed with which they were drawn.
+            Seed of their sample.
     """
 
     config_keys = [
@@ -84,7 +84,7 @@ class FrequencyPooling(Pooling):
         pooling_mode: str = "mean",
         include_prompt: bool = True,
         *,
-        frequency_scale: float = 0.2,
+        frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
         lexical_size: int = 0,
         lexical_weight: float = 0.3,
         num_documents: int = 0,
@@ -94,15 +94,15 @@ class FrequencyPooling(Pooling):
         super().__init__(embedding_dimension, pooling_mode=pooling_mode, include_prompt=include_prompt)
         if self.pooling_mode != "mean":
             raise ValueError(
-                f"Context-frequency pooling weighs the tokens of a mean, got `pooling_mode={pooling_mode!r}`. Use a "
-                "model that pools by the mean of its tokens."
+                f"Context-frequency pooling needs mean pooling, got `pooling_mode={pooling_mode!r}`. Use a model with "
+                "mean pooling."
             )
         if not frequency_scale > 0:
-            raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. Use 0.2 if in doubt.")
+            raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. The default is 0.2.")
         if lexical_size < 0 or not 0 < lexical_weight < math.inf:
             raise ValueError(
                 "`lexical_size` must not be negative and `lexical_weight` must be positive and finite, got "
-                f"{lexical_size} and {lexical_weight}. Use `lexical_size=0` to do without a lexical part."
+                f"{lexical_size} and {lexical_weight}. Use `lexical_size=0` to disable the lexical part."
             )
         self.frequency_scale = frequency_scale
         self.lexical_size = lexical_size
@@ -111,26 +111,26 @@ class FrequencyPooling(Pooling):
         self.num_documents = num_documents
         self.documents_hash = documents_hash
         self.seed = seed
-        # Number of context documents with each token: integers, which a cast of the model leaves exact.
+        # Number of context documents with each token. Integers stay exact when the model is cast.
         self.register_buffer("document_counts", None)  # (vocab_size,)
         self.register_buffer("lexical_signs", None, persistent=False)  # (vocab_size, lexical_size)
-        self._model: tuple[SentenceTransformer, ...] = ()  # in a tuple, for it must not become a submodule
+        self._model: tuple[SentenceTransformer, ...] = ()  # a tuple, so that it does not become a submodule
 
     def on_model_ready(self, model: SentenceTransformer) -> None:
-        """Called by the model that this module is part of, whose tokenizer splits the context documents."""
+        """Called by the model that contains this module. Its tokenizer is used for the context documents."""
         self._model = (model,)
 
     def set_context(self, documents: Sequence[str] | None, *, size: int = 64, seed: int = 0) -> None:
         """
-        Reads the word statistics of a corpus, for every text that is encoded from now on.
+        Sets the corpus whose word statistics weight every text that is encoded from now on.
 
         Args:
             documents (`Sequence[str]` or `None`):
-                Documents of the corpus; those without text are left out. `None` goes back to the plain mean.
+                Documents of the corpus. Documents without text are skipped. `None` restores the plain mean.
             size (`int`, *optional*, defaults to `64`):
-                Number of documents to draw; all of them, if there are fewer.
+                Number of documents to sample. If there are fewer, all are used.
             seed (`int`, *optional*, defaults to `0`):
-                Seed of the draw.
+                Seed of the sample.
         """
         if documents is None:
             self.document_counts, self.num_documents, self.documents_hash, self.seed = None, 0, None, None
@@ -139,22 +139,22 @@ class FrequencyPooling(Pooling):
             raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
         sample = sample_documents(documents_with_text(documents), size, seed=seed)
         if len(sample) < size:
-            logger.info(f"The context has {len(sample)} documents and not {size}, for there are no more.")
+            logger.info(f"The corpus has only {len(sample)} documents, fewer than the {size} requested.")
         self.set_counts(self._count_documents(sample))
         self.num_documents = len(sample)
         self.documents_hash = _hash_texts(sample)
         self.seed = seed
 
     def set_counts(self, document_counts: Tensor) -> None:
-        """Takes over the number of context documents with each token, of shape `(vocab_size,)`."""
+        """Sets the number of context documents with each token, of shape `(vocab_size,)`."""
         self.document_counts = document_counts
         if self.lexical_size > 0:
             self.lexical_signs = draw_signs(len(document_counts), self.lexical_size).to(document_counts.device)
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
         """
-        Puts `sentence_embedding` of shape `(batch_size, dim + lexical_size)` into the features: weighted means of the
-        tokens, and sketches of the words.
+        Adds `sentence_embedding` of shape `(batch_size, dim + lexical_size)` to the features: weighted means of the
+        tokens, followed by sketches of the words.
         """
         features = self._pool_tokens(features, **kwargs)
         if self.lexical_size > 0:
@@ -170,15 +170,15 @@ class FrequencyPooling(Pooling):
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
         weights = self._token_weights(features).unsqueeze(-1)
-        # The mean of the weighted tokens over the mean of the weights; the parent knows what is padding and prompt.
+        # Mean of the weighted tokens divided by mean of the weights. The parent class excludes padding and prompts.
         weighted = torch.cat([token_embeddings.float() * weights, weights], dim=-1)
         means = super().forward({**features, "token_embeddings": weighted}, **kwargs)["sentence_embedding"]
-        mean_weights = means[:, -1:].clamp(min=torch.finfo(torch.float32).tiny)  # 0 if nothing but the prompt is there
+        mean_weights = means[:, -1:].clamp(min=torch.finfo(torch.float32).tiny)  # 0 if there is only a prompt
         features["sentence_embedding"] = (means[:, :-1] / mean_weights).to(token_embeddings.dtype)
         return features
 
     def save(self, output_path: str, *args, **kwargs) -> None:
-        """Writes configuration and counts to a folder, and the code that reads them to the folder above it."""
+        """Saves configuration and counts to a folder, and the code that loads them to its parent folder."""
         self.save_config(output_path)
         if self.document_counts is None:
             (Path(output_path) / _COUNTS_FILE).unlink(missing_ok=True)
@@ -191,7 +191,7 @@ class FrequencyPooling(Pooling):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "FrequencyPooling":
-        """Reads what [`FrequencyPooling.save`] wrote. Called by `SentenceTransformer`."""
+        """Loads what [`FrequencyPooling.save`] saved. Called by `SentenceTransformer`."""
         module = super().load(model_name_or_path, subfolder=subfolder, **kwargs)
         if module.num_documents > 0:
             names = ("token", "cache_folder", "revision", "local_files_only")
@@ -238,7 +238,7 @@ class FrequencyPooling(Pooling):
     def _count_documents(self, documents: list[str]) -> Tensor:
         if not self._model:
             raise ValueError(
-                "The context documents cannot be read, for this pooling is not part of a model yet. Use "
+                "The context documents cannot be tokenized because this pooling is not part of a model yet. Use "
                 "`contextualize(model, documents)`, or set the context after `SentenceTransformer(modules=...)`."
             )
         model = self._model[0]
@@ -254,7 +254,7 @@ class FrequencyPooling(Pooling):
 
 
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
-    """Whether a token belongs to the prompt, in the shape of `input_ids`."""
+    """Whether each token belongs to the prompt, with the shape of `input_ids`."""
     length = features["prompt_length"]
     length = int(length[0]) if isinstance(length, Tensor) else length
     index = torch.arange(features["input_ids"].shape[1], device=features["input_ids"].device)

@@ -1,11 +1,11 @@
 """
-The lexical part of an embedding: which words a text has, those that are rare in the context counting most.
+The lexical part of an embedding: a sketch of the text's words that up-weights words that are rare in the context.
 
-1. Each token of the vocabulary has a random vector of signs, so that those of two tokens are nearly orthogonal.
-2. A token that a share `p` of the context documents contains weighs `(1 - p) * a / (a + p)`: nothing, if it is in all
-   of them, as special tokens are. A token that a text has several times counts once.
-3. The weighted sum of a text's vectors is a sketch of its words: the cosine of two sketches is, but for a noise that
-   shrinks with the root of their width, the cosine of the two bags of words.
+1. Each token of the vocabulary has a fixed vector of random signs. The vectors of two tokens are nearly orthogonal.
+2. A token that occurs in a share `p` of the context documents has weight `(1 - p) * a / (a + p)`. Special tokens occur
+   in all of them and have weight 0. Each distinct token of a text counts once.
+3. The sketch is the weighted sum of the vectors of a text's tokens. The cosine of two sketches approximates the cosine
+   of the two bags of words; the error shrinks with the square root of the sketch's size.
 """
 
 import numpy as np
@@ -15,28 +15,28 @@ from torch import Tensor
 
 
 def draw_signs(vocab_size: int, lexical_size: int) -> Tensor:
-    """Random signs of shape `(vocab_size, lexical_size)`, the same ones wherever and whenever they are drawn."""
-    # Of NumPy's generators, this one alone is promised never to change.
+    """Random signs of shape `(vocab_size, lexical_size)`, the same on every machine and in every version."""
+    # NumPy guarantees a fixed stream for this generator only.
     words = np.frombuffer(np.random.RandomState(0).bytes(4 * vocab_size * lexical_size), dtype="<u4")
     return torch.from_numpy((words & 1).astype(np.int8) * 2 - 1).view(vocab_size, lexical_size)
 
 
 def lexical_sketch(input_ids: Tensor, weights: Tensor, token_frequencies: Tensor, signs: Tensor) -> Tensor:
     """
-    Sketches of the words of texts.
+    Sketches the words of texts.
 
     Args:
         input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
             Token ids.
         weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Weight `a / (a + p)` of each token, or zero for a token that does not count.
+            Weight `a / (a + p)` of each token, or zero to ignore it.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`):
             Share `p` of the context documents that contain each token.
         signs (`torch.Tensor` of shape `(vocab_size, lexical_size)`):
-            Vector of each token of the vocabulary.
+            Sign vector of each token of the vocabulary.
 
     Returns:
-        `torch.Tensor` of shape `(batch_size, lexical_size)`: Vectors of length 1, or 0 where all weights are zero.
+        `torch.Tensor` of shape `(batch_size, lexical_size)`: Unit-norm vectors, or zero where all weights are zero.
 
     Example:
 
@@ -49,7 +49,7 @@ def lexical_sketch(input_ids: Tensor, weights: Tensor, token_frequencies: Tensor
 
     ```
     """
-    # Equal tokens side by side, and those that do not count in front: the first of each kind counts.
+    # Sorting puts equal tokens side by side and ignored tokens first. Only the first of equal tokens counts.
     sorted_ids, order = torch.where(weights > 0, input_ids, -1).sort(dim=1)
     is_first = F.pad(sorted_ids[:, 1:] != sorted_ids[:, :-1], (1, 0), value=True)
     input_ids = input_ids.gather(1, order)
@@ -60,18 +60,18 @@ def lexical_sketch(input_ids: Tensor, weights: Tensor, token_frequencies: Tensor
 
 def add_lexical_part(dense: Tensor, sketch: Tensor, lexical_weight: float) -> Tensor:
     """
-    Puts sketches behind dense vectors, so that the cosines of both count in one inner product.
+    Appends sketches to dense vectors, so that one inner product is the weighted sum of both cosines.
 
     Args:
         dense (`torch.Tensor` of shape `(batch_size, dim)`):
-            Embeddings, of any length.
+            Embeddings of any norm.
         sketch (`torch.Tensor` of shape `(batch_size, lexical_size)`):
-            What [`lexical_sketch`] gave.
+            Output of [`lexical_sketch`].
         lexical_weight (`float`):
-            What the cosine of the sketches counts beside that of the embeddings, which counts 1.
+            Weight of the sketches' cosine. The embeddings' cosine has weight 1.
 
     Returns:
-        `torch.Tensor` of shape `(batch_size, dim + lexical_size)`: The embeddings, not of length 1.
+        `torch.Tensor` of shape `(batch_size, dim + lexical_size)`: The embeddings, not normalised.
     """
     return torch.cat([F.normalize(dense, dim=-1), (lexical_weight**0.5 * sketch).to(dense.dtype)], dim=-1)
 

@@ -1,18 +1,18 @@
 """
-Attention over a shared context and each text's own keys, without a copy of the context's keys for every text.
+Attention over a shared context and each text's own keys, without copying the context's keys for every text.
 
 1. The queries of the whole batch, as one long text, attend to the context.
 2. The queries of each text attend to its own keys.
-3. Both results are mixed in the ratio of their sums of exponentials, whose logarithms the kernel returns.
+3. Both outputs are averaged, weighted by their sums of exponentials. The kernel returns the log-sum-exps.
 
-The backward pass of the kernel takes a result and the logarithm of its sum of exponentials, from which it computes the
-probabilities again. Given the *mixed* result and the logarithm of the *whole* sum, it therefore gives the gradients of
-attention over all keys, for any part of them:
+The kernel's backward pass takes an output and its log-sum-exp, from which it recomputes the probabilities. Given the
+*merged* output and the log-sum-exp over *all* keys, it returns the gradients of attention over all keys, restricted to
+the keys it is given:
 
-4. The gradients of the context's keys and values, and a part of those of the queries.
-5. The gradients of the texts' own keys and values, and the rest of those of the queries.
+4. The gradients of the context's keys and values, and the first part of the queries' gradients.
+5. The gradients of the texts' own keys and values, and the rest of the queries' gradients.
 
-The kernel is that of the CPU.
+It uses PyTorch's flash-attention kernel for the CPU.
 """
 
 import torch
@@ -36,28 +36,28 @@ def merged_attention(
     scaling: float | None = None,
 ) -> Tensor:
     """
-    Attention over a shared context and each text's own keys. It has gradients, and gives the same bits without them.
+    Attention over a shared context and each text's own keys. The output is bit-identical with and without gradients.
 
     Args:
         query, key, value (`torch.Tensor` of shape `(batch_size, num_heads, sequence_length, head_dim)`):
-            Of the texts.
+            Projections of the texts.
         context_key, context_value (`torch.Tensor` of shape `(1, num_heads, num_block_tokens, head_dim)`):
-            Of the context block.
+            Keys and values of the context block.
         attention_mask (`torch.Tensor` of shape `(batch_size, 1, sequence_length, num_block_tokens + sequence_length)`,
         *optional*):
-            `True` where a text may look. The context is always visible.
+            `True` where a query may attend. The context is always visible.
         scaling (`float`, *optional*):
-            Factor of the scores. Defaults to the inverse root of `head_dim`.
+            Multiplier of the scores. Defaults to the inverse square root of `head_dim`.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, sequence_length, num_heads, head_dim)`: The outputs.
     """
-    # Under autocast a backbone may rotate queries and keys in another precision than that of the values.
+    # Under autocast a backbone may rotate queries and keys in another precision than the values.
     query, key, context_key = (tensor.to(value.dtype) for tensor in (query, key, context_key))
     own_mask = None
     if attention_mask is not None:
         is_visible = attention_mask[..., context_key.shape[2] :]
-        lowest = torch.finfo(query.dtype).min  # not minus infinity: a text without tokens would give NaN
+        lowest = torch.finfo(query.dtype).min  # minus infinity would give NaN for a text without tokens
         own_mask = torch.zeros_like(is_visible, dtype=query.dtype).masked_fill(~is_visible, lowest)
     inputs = (query, key, value, context_key, context_value, own_mask, scaling)
     output = _MergedAttention.apply(*inputs) if torch.is_grad_enabled() else _attend_and_merge(*inputs)[0]
@@ -66,11 +66,11 @@ def merged_attention(
 
 def is_merging_faster(query: Tensor, context_key: Tensor) -> bool:
     """
-    Whether merging beats copying the context's keys for each text.
+    Whether merging is faster than copying the context's keys for each text.
 
-    Measured on the CPU, with and without gradients: where the block is at least as long as the texts, and the copies
-    are not so few that a second call of the kernel costs more than they do. The answer depends on shapes alone, for
-    the passes of a gradient cache, without a graph and with one, must take the same path.
+    Measured on the CPU, with and without gradients. Merging wins if the block is at least as long as the texts and the
+    copies would cost more than a second kernel call. The answer depends on shapes alone, because both passes of a
+    gradient cache must take the same path.
     """
     num_block_tokens = context_key.shape[2]
     is_much_copied = len(query) * num_block_tokens >= _FEWEST_COPIED_KEYS
@@ -129,7 +129,7 @@ def _attend_and_merge(
     own_mask: Tensor | None,
     scaling: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The merged outputs, and the logarithms of both sums of exponentials."""
+    """The merged outputs, and the log-sum-exps of both parts."""
     # Step (1)
     context_output, context_logarithm = _attend(as_one_text(query), context_key, context_value, scale=scaling)
     context_output = _as_texts(context_output, len(query))
@@ -147,7 +147,7 @@ def as_one_text(tensor: Tensor) -> Tensor:
 
 
 def _as_texts(tensor: Tensor, batch_size: int) -> Tensor:
-    """The way back from [`as_one_text`]."""
+    """The inverse of [`as_one_text`]."""
     return tensor if batch_size == 1 else tensor.squeeze(0).unflatten(1, (batch_size, -1)).transpose(0, 1)
 
 

@@ -1,40 +1,46 @@
 """
-Contextual document embeddings: a first stage embeds context documents, a second stage reads them beside the text.
+Contextual document embeddings: the first stage embeds context documents, the second stage embeds texts given them.
 
-1. First stage: backbone, mean over the tokens, two-layer head: one or more vectors per context document.
-2. Second stage: `[context vectors][soft prompt][text tokens]` through a backbone, pooling over the text tokens alone,
-   two-layer head, and if wanted a lexical part behind. Context and soft prompt together are called the context block.
+1. First stage: backbone, mean over the tokens, two-layer head. It makes one vector per context document.
+2. Second stage: backbone over `[context vectors][soft prompt][text tokens]`, pooling over the text tokens, two-layer
+   head. A lexical part is optional. Context vectors and soft prompt together are called the context block.
 
-The context is a set: its tokens have no position, and missing documents are filled up with the null embedding.
+The context is a set: its vectors have no position. Missing documents are replaced by the null embedding.
 """
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
+from transformers.utils.hub import cached_file
 
+from .backbones import build_backbone
 from .configuration_cde import CDEConfig
+from .context_attention import check_attention
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
 from .fingerprint import fingerprint, is_named
-from .first_stage import FirstStage
 from .lexical import draw_signs
+from .pooling import mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
-from .sentence_transformers_folder import find_encoder_folder
+
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
 class CDEOutput(ModelOutput):
     """
-    Output of [`CDEModel`]. Each part is there if the inputs allowed to compute it.
+    Output of [`CDEModel`]. A field is `None` if the inputs did not suffice to compute it.
 
     Args:
         embeddings (`torch.Tensor` of shape `(batch_size, embedding_size)`, *optional*):
             Embeddings of the texts, not normalised.
-        context_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
+        context_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents.
         context_block (`ContextBlock`, *optional*):
             The context block of prefix attention.
@@ -45,14 +51,46 @@ class CDEOutput(ModelOutput):
     context_block: ContextBlock | None = None
 
 
+class FirstStage(nn.Module):
+    """Embeds context documents, each independently of the others."""
+
+    def __init__(self, config: CDEConfig):
+        super().__init__()
+        hidden_size = config.first_stage_config.hidden_size
+        self.backbone = build_backbone(config.first_stage_config)
+        # The last layer also projects to the second stage's hidden size.
+        self.output_projection = nn.Sequential(
+            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """
+        Embeds context documents.
+
+        Args:
+            input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+                Token ids.
+            attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`, *optional*):
+                Zero at padding. Defaults to ones.
+
+        Returns:
+            `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
+        """
+        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
+
+
 class CDEModel(PreTrainedModel):
     """
     Contextual document embedding model.
 
-    `forward` goes as far as its inputs allow, so that every part of the network can be reached through a wrapper such
-    as
-    `DistributedDataParallel`: context documents alone give their vectors; context vectors alone give, in prefix
-    attention, the context block; texts with any of these, or with none, give embeddings.
+    `forward` computes as much as its inputs allow, so that a wrapper such as `DistributedDataParallel` can run every
+    part of the network:
+
+    - Context documents alone give their first-stage vectors.
+    - First-stage vectors alone give the context block, in prefix attention.
+    - Texts give embeddings, with any of these as context or without one.
 
     Example:
 
@@ -80,6 +118,7 @@ class CDEModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: CDEConfig):
+        check_attention(config.second_stage_config, config.second_stage_config._attn_implementation)
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
@@ -94,23 +133,18 @@ class CDEModel(PreTrainedModel):
             if self.config.separate_context:
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.weight)
-            if self.config.pooling == "relative_frequency":
-                initialization.zeros_(module.background_frequencies)
             if self.config.lexical_size > 0:
                 signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
                 initialization.copy_(module.lexical_signs, signs)
-            if self.config.learn_frequency_scale:
-                scale = torch.tensor(float(self.config.frequency_scale))
-                initialization.copy_(module.log_frequency_scale, scale.log())
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "CDEModel":
-        """Loads a checkpoint of ours, or a released one, from a folder or the Hub."""
+        """Loads a checkpoint from a folder or the Hub, in our layout or in the released one."""
         kwargs.setdefault("key_mapping", RELEASED_KEY_MAPPING)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory, *, save_original_format: bool = False, **kwargs) -> None:
-        """Saves the checkpoint with the parameter names of this model, whatever layout it was loaded from."""
+        """Saves the checkpoint in our layout, even if it was loaded from a released one."""
         super().save_pretrained(save_directory, save_original_format=save_original_format, **kwargs)
 
     @classmethod
@@ -118,17 +152,17 @@ class CDEModel(PreTrainedModel):
         cls, name_or_path: str | Path, *, first_stage_layers: int | None = None, **config_fields
     ) -> "CDEModel":
         """
-        Builds an untrained model around an encoder: both stages start from its weights.
+        Builds an untrained model from an encoder. Both stages start with its weights.
 
-        The output head has a residual connection and starts at zero, so that the embedding starts as the mean of the
-        text tokens, as in the encoder. What is new is that they see the context: in prefix attention by a separate
-        attention that adds nothing yet, so that the model starts exactly as the encoder.
+        The output head has a residual connection and is zero-initialised, so embeddings start as the mean of the text
+        tokens. In prefix attention the context has a separate, zero-initialised attention (`separate_context`), so the
+        model starts out identical to the encoder.
 
         Args:
             name_or_path (`str` or `Path`):
-                An encoder or a sentence-transformers model, as a folder or a name on the Hub.
+                Folder or Hub name of an encoder or a sentence-transformers model.
             first_stage_layers (`int`, *optional*):
-                Number of layers to keep in the first stage. Defaults to all.
+                Number of encoder layers to keep in the first stage. Defaults to all.
             config_fields:
                 Fields of [`CDEConfig`] other than the backbones.
 
@@ -136,7 +170,7 @@ class CDEModel(PreTrainedModel):
             `CDEModel`: The model, in evaluation mode.
         """
         if config_fields.get("has_first_stage") is False:
-            raise ValueError("A model to be trained needs its first stage: leave `has_first_stage` out.")
+            raise ValueError("A model to be trained needs its first stage. Remove `has_first_stage=False`.")
         folder, subfolder = find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
@@ -163,6 +197,24 @@ class CDEModel(PreTrainedModel):
         if config.output_residual:
             nn.init.zeros_(model.second_stage_model.output_projection[-1].weight)
         return model.eval()
+
+    def set_attn_implementation(
+        self, attn_implementation: str | dict[str, str], allow_all_kernels: bool = False
+    ) -> None:
+        """
+        Sets transformers' attention implementation for both stages, or for one of them.
+
+        Args:
+            attn_implementation (`str` or `dict[str, str]`):
+                Name of an implementation, or a name for `"first_stage_config"`, `"second_stage_config"` or each.
+            allow_all_kernels (`bool`, *optional*, defaults to `False`):
+                Whether the first stage may load kernels from unverified repositories on the Hub.
+        """
+        requested = attn_implementation
+        if isinstance(requested, dict):
+            requested = requested.get("second_stage_config")
+        check_attention(self.config.second_stage_config, requested)
+        super().set_attn_implementation(attn_implementation, allow_all_kernels=allow_all_kernels)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.second_stage_model.backbone.get_input_embeddings()
@@ -193,25 +245,25 @@ class CDEModel(PreTrainedModel):
                 Token ids of the context documents.
             context_attention_mask (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
-                First-stage vectors, in place of `context_input_ids`.
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
+                First-stage vectors, instead of `context_input_ids`.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Token frequencies that belong to `dataset_embeddings`. Counted here if `context_input_ids` are given.
+                Token frequencies that belong to `dataset_embeddings`. Computed here from `context_input_ids`.
             context_block (`ContextBlock`, *optional*):
-                In prefix attention, in place of `context_input_ids` or `dataset_embeddings`.
+                Prefix attention only. Used instead of `context_input_ids` or `dataset_embeddings`.
             return_dict (`bool`, *optional*):
-                Whether to return a [`CDEOutput`] and not a tuple. Defaults to the configuration's.
+                Whether to return a [`CDEOutput`] instead of a tuple. Defaults to the configuration's value.
 
         Returns:
-            [`CDEOutput`]: What could be computed.
+            [`CDEOutput`]: Everything that the inputs suffice to compute.
         """
         if sum(given is not None for given in (context_input_ids, dataset_embeddings, context_block)) > 1:
-            raise ValueError("Give one of `context_input_ids`, `dataset_embeddings` and `context_block`, not several.")
+            raise ValueError("Pass one of `context_input_ids`, `dataset_embeddings` and `context_block`, not several.")
         if token_frequencies is not None and dataset_embeddings is None:
-            raise ValueError("`token_frequencies` belong to `dataset_embeddings`: give both, or leave them out.")
+            raise ValueError("`token_frequencies` belong to `dataset_embeddings`. Pass both or neither.")
         if input_ids is None and context_input_ids is None and dataset_embeddings is None:
             raise ValueError(
-                "There is nothing to embed: give `input_ids`, `context_input_ids` or `dataset_embeddings`."
+                "There is nothing to embed. Pass `input_ids`, `context_input_ids` or `dataset_embeddings`."
             )
         embeddings = None
         if context_input_ids is not None:
@@ -241,7 +293,7 @@ class CDEModel(PreTrainedModel):
         documents: tuple[str, ...] | None = None,
     ) -> CorpusContext:
         """
-        Reads context documents once, for all texts to come.
+        Encodes context documents once, for use with any number of texts.
 
         Args:
             input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
@@ -249,9 +301,9 @@ class CDEModel(PreTrainedModel):
             attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
             mini_batch_size (`int`, *optional*, defaults to `32`):
-                Number of documents to embed at once.
+                Number of documents per forward pass.
             documents (`tuple[str, ...]`, *optional*):
-                The documents' texts, to be kept with the context.
+                Texts of the documents, to store in the context.
 
         Returns:
             `CorpusContext`: The context, for [`CDEModel.encode_texts`].
@@ -270,18 +322,18 @@ class CDEModel(PreTrainedModel):
 
     @torch.no_grad()
     def encode_context_documents(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """First-stage vectors of context documents, of shape `(num_documents, context_embedding_size)`."""
+        """First-stage vectors of context documents, of shape `(num_documents, hidden_size)`."""
         self._check_first_stage()
         return self.first_stage_model(input_ids, attention_mask)
 
     @torch.no_grad()
     def add_context_block(self, context: CorpusContext) -> CorpusContext:
         """
-        The context with its context block, if the model has prefix attention and the block is not there yet.
+        Adds the context block to a context, if the model has prefix attention and the block is missing.
 
         Args:
             context (`CorpusContext`):
-                A context of this model, for instance one that was read from disk.
+                A context of this model, for example one loaded from disk.
 
         Returns:
             `CorpusContext`: The same context, ready for [`CDEModel.encode_texts`].
@@ -291,15 +343,14 @@ class CDEModel(PreTrainedModel):
         if self.config.context_attention != "prefix" or context.block is not None:
             return context
         block = self.second_stage_model.encode_block(context.embeddings, context.token_frequencies)
-        block = replace(block, model_fingerprint=fingerprint(self.second_stage_model), context_hash=context.hash)
-        return replace(context, block=block)
+        return replace(context, block=replace(block, model_fingerprint=fingerprint(self.second_stage_model)))
 
     @torch.no_grad()
     def encode_texts(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: CorpusContext | None = None
     ) -> Tensor:
         """
-        Embeds texts with a context that was read before.
+        Embeds texts given an encoded context.
 
         Args:
             input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
@@ -317,9 +368,9 @@ class CDEModel(PreTrainedModel):
     def embed_texts(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: CorpusContext | None = None
     ) -> Tensor:
-        """[`CDEModel.encode_texts`] with gradients."""
+        """Like [`CDEModel.encode_texts`], but with gradients."""
         context = CorpusContext.null() if context is None else context
-        if context.block is not None:  # which the second stage checks
+        if context.block is not None:  # the second stage checks it
             return self.second_stage_model(input_ids, attention_mask, context_block=context.block)
         self._check_context(context)
         return self.second_stage_model(
@@ -329,8 +380,8 @@ class CDEModel(PreTrainedModel):
     def _check_first_stage(self) -> None:
         if self.first_stage_model is None:
             raise ValueError(
-                "This checkpoint was saved with its context and without the first stage, so it cannot read another "
-                "one. Load the checkpoint that it was made from."
+                "This checkpoint was saved with its context and without the first stage, so it cannot encode another "
+                "context. Load the checkpoint that it was made from."
             )
 
     def _check_context(self, context: CorpusContext) -> None:
@@ -339,15 +390,15 @@ class CDEModel(PreTrainedModel):
             is_ours &= is_named(self.first_stage_model, context.first_stage_fingerprint)
         if not is_ours:
             raise ValueError(
-                "The context was made by another model, or by this one before its weights were changed. Encode the "
+                "The context was made by another model, or by this model before its weights were changed. Encode the "
                 "context again."
             )
-        # Bare first-stage vectors, which have no fingerprint, never bring frequencies along.
-        is_whole = context.embeddings is not None and context.second_stage_fingerprint is not None
-        if is_whole and self.config.counts_tokens and context.token_frequencies is None:
+        # Bare first-stage vectors have no fingerprint and never come with frequencies.
+        is_complete = context.embeddings is not None and context.second_stage_fingerprint is not None
+        if is_complete and self.config.counts_tokens and context.token_frequencies is None:
             raise ValueError(
-                "The context has no token frequencies, which this model needs for its pooling or its lexical part: it "
-                "was made when the model had neither. Encode the context again."
+                "The context has no token frequencies, which this model needs for its pooling or its lexical part. "
+                "Encode the context again."
             )
 
     def _count_token_frequencies(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -355,4 +406,45 @@ class CDEModel(PreTrainedModel):
         return count_token_frequencies(input_ids, attention_mask, self.config.vocab_size)
 
 
-__all__ = ["CDEModel", "CDEOutput"]
+def find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
+    """
+    Finds the encoder inside a sentence-transformers model. A plain encoder is returned unchanged.
+
+    Args:
+        name_or_path (`str` or `Path`):
+            A folder or a name on the Hub.
+
+    Returns:
+        `tuple[str, str]`: The model and its subfolder, for `from_pretrained`.
+    """
+    name = str(name_or_path)
+    modules_file = cached_file(name, "modules.json", _raise_exceptions_for_missing_entries=False)
+    if modules_file is None:
+        return name, ""
+    modules = json.loads(Path(modules_file).read_text(encoding="utf-8"))
+    if not modules[0]["type"].endswith("Transformer"):
+        raise ValueError(
+            f"`{name}` starts with a module of type `{modules[0]['type']}`, but only a Transformer has weights for "
+            "both stages. Use a sentence-transformers model with an encoder."
+        )
+    for module in modules[1:]:
+        kind = module["type"].rsplit(".", 1)[-1]
+        if kind == "Pooling":
+            _warn_unless_mean(name, module["path"])
+        elif kind != "Normalize":
+            logger.warning(f"The module {kind} of `{name}` has no counterpart in a CDE model and is dropped.")
+    return name, modules[0]["path"]
+
+
+def _warn_unless_mean(name: str, subfolder: str) -> None:
+    file = cached_file(name, "config.json", subfolder=subfolder)
+    config = json.loads(Path(file).read_text(encoding="utf-8"))
+    is_mean = config.get("pooling_mode", "mean") == "mean" and config.get("pooling_mode_mean_tokens", True)
+    if not is_mean:
+        logger.warning(
+            f"`{name}` does not use mean pooling, but a CDE model does, so it needs more training. Prefer an encoder "
+            "with mean pooling."
+        )
+
+
+__all__ = ["CDEModel", "CDEOutput", "find_encoder_folder"]

@@ -1,7 +1,10 @@
-"""How much each text token counts in the embedding."""
+"""How text tokens become one vector: the weight of each token, and their weighted mean."""
 
 import torch
 from torch import Tensor
+
+
+DEFAULT_FREQUENCY_SCALE = 0.2
 
 
 def pooling_weights(
@@ -10,46 +13,52 @@ def pooling_weights(
     *,
     instruction_end_id: int | None = None,
     token_frequencies: Tensor | None = None,
-    frequency_scale: Tensor | float = 0.1,
-    background_frequencies: Tensor | None = None,
-    has_context: Tensor | None = None,
+    frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
 ) -> Tensor:
     """
-    Weights of the text tokens for the mean.
+    Weights of the text tokens in the mean.
 
     Args:
         input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
             Token ids.
         attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`):
-            Zero at padding, which weighs nothing.
+            Zero at padding, which has weight 0.
         instruction_end_id (`int`, *optional*):
-            Token that closes an instruction: it and all tokens before its first occurrence, not counting the very
-            first token, weigh nothing. A text without it keeps all its tokens.
+            Id of the token that ends an instruction. The tokens up to its first occurrence have weight 0. The very
+            first token of a text never counts as such an end. A text without an instruction keeps all tokens.
         token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-            Share `p` of the context documents that contain each token: its weight is `a / (a + p)`.
-        frequency_scale (`float` or scalar `torch.Tensor`, *optional*, defaults to `0.1`):
-            The scale `a`. An infinite one gives equal weights.
-        background_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-            Share `b` of the documents of a usual corpus that contain each token: the weight is then
-            `(a + b) / (a + p)`, above 1 for a token that is rarer here than usual.
-        has_context (`torch.Tensor` of shape `(batch_size,)`, *optional*):
-            `False` for texts whose context was dropped: frequencies do not count for them.
+            Share `p` of the context documents that contain each token. A token has weight `a / (a + p)`.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
+            The scale `a`. An infinite scale gives equal weights.
 
     Returns:
-        `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights; without a background between 0 and 1.
+        `torch.Tensor` of shape `(batch_size, sequence_length)`: The weights, between 0 and 1.
     """
     weights = attention_mask.float()
     if instruction_end_id is not None:
         weights = weights * _is_after_instruction(input_ids, instruction_end_id)
     if token_frequencies is not None:
         weight_of_token = 1 / (1 + token_frequencies / frequency_scale)  # a / (a + p), finite for an infinite a
-        if background_frequencies is not None:
-            weight_of_token = weight_of_token * (1 + background_frequencies / frequency_scale)
-        token_weights = weight_of_token[input_ids]
-        if has_context is not None:
-            token_weights = torch.where(has_context.unsqueeze(1), token_weights, 1.0)
-        weights = weights * token_weights
+        weights = weights * weight_of_token[input_ids]
     return weights
+
+
+def mean_of_tokens(hidden_states: Tensor, weights: Tensor) -> Tensor:
+    """
+    Weighted mean over the tokens.
+
+    Args:
+        hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, dim)`):
+            One vector per token.
+        weights (`torch.Tensor` of shape `(batch_size, sequence_length)`):
+            Weight of each token. They need not sum to one. If all weights of a text are zero, so is its mean.
+
+    Returns:
+        `torch.Tensor` of shape `(batch_size, dim)`: The means.
+    """
+    weights = weights.to(torch.promote_types(hidden_states.dtype, torch.float32))  # a bfloat16 sum stops at 256 tokens
+    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.bmm(weights.to(hidden_states.dtype).unsqueeze(1), hidden_states).squeeze(1)
 
 
 def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
@@ -60,4 +69,4 @@ def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
     return (num_ends_before > 0) | ~has_end
 
 
-__all__ = ["pooling_weights"]
+__all__ = ["DEFAULT_FREQUENCY_SCALE", "mean_of_tokens", "pooling_weights"]

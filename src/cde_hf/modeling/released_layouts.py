@@ -1,4 +1,4 @@
-"""Reads the checkpoints that were released with the paper: `jxm/cde-small-v1` (NomicBERT) and `-v2` (ModernBERT)."""
+"""Reads the checkpoints released with the paper: `jxm/cde-small-v1` (NomicBERT) and `-v2` (ModernBERT)."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils.hub import cached_file
 
 
-# Old parameter names and ours. What is inside of a backbone is renamed by transformers itself.
+# Old parameter names and ours. transformers itself renames the parameters inside a backbone.
 RELEASED_KEY_MAPPING = {
     r"^first_stage_model\.embedder\.": "first_stage_model.backbone.",
     r"^first_stage_model\.mlp\.": "first_stage_model.output_projection.",
@@ -16,13 +16,13 @@ RELEASED_KEY_MAPPING = {
     r"^second_stage_model\.sequence_dropout_null_embedding$": "second_stage_model.null_embedding",
 }
 
-# The released configurations name their backbone instead of describing it. Both are the defaults of transformers.
+# The released configurations name their backbone without describing it. Both equal the defaults of transformers.
 KNOWN_BACKBONES = {
     "nomic-ai/nomic-bert-2048": {"model_type": "nomic_bert"},
     "answerdotai/ModernBERT-base": {"model_type": "modernbert"},
 }
 
-# Id of ":", which closes an instruction, in the vocabularies of the two released backbones.
+# Id of ":", which ends an instruction, in the vocabularies of the two released backbones.
 COLON_IDS = {"nomic_bert": 1024, "modernbert": 27}
 
 _MUST_BE = {
@@ -38,12 +38,12 @@ _MUST_BE = {
 
 
 def is_released_config(config_dict: dict[str, Any]) -> bool:
-    """Whether a `config.json` is in the layout of the released checkpoints."""
+    """Whether a `config.json` has the layout of the released checkpoints."""
     return "embedder" in config_dict and "transductive_corpus_size" in config_dict
 
 
 def read_backbone_configs(config_dict: dict[str, Any], path: str | os.PathLike, **hub_kwargs) -> tuple[dict, dict]:
-    """Finds the backbone configurations of both stages: `backbone_config.json` beside the weights, else by name."""
+    """Finds the backbone configurations of both stages, in `backbone_config.json` or by name."""
     file = cached_file(path, "backbone_config.json", _raise_exceptions_for_missing_entries=False, **hub_kwargs)
     if file is not None:
         with open(file, encoding="utf-8") as handle:
@@ -57,12 +57,12 @@ def read_backbone_configs(config_dict: dict[str, Any], path: str | os.PathLike, 
 def convert_released_config(
     config_dict: dict[str, Any], first_stage_config: dict[str, Any], second_stage_config: dict[str, Any]
 ) -> dict[str, Any]:
-    """Translates a released `config.json`, and the configurations of its backbones, into the fields of `CDEConfig`."""
+    """Converts a released `config.json` and its backbone configurations to the fields of `CDEConfig`."""
     for name, supported in _MUST_BE.items():
         if config_dict.get(name) is not None and config_dict[name] not in supported:
             raise ValueError(
-                f"This checkpoint has `{name}={config_dict[name]!r}`, which none of the released ones has and is not "
-                f"supported. Expected {supported[0]!r}."
+                f"This checkpoint has `{name}={config_dict[name]!r}`, but only the released value {supported[0]!r} is "
+                "supported. Load `jxm/cde-small-v1` or `jxm/cde-small-v2`."
             )
     first_layers = config_dict.get("limit_layers_first_stage") or config_dict.get("limit_layers")
     has_dropout = not config_dict.get("disable_dropout", False)
@@ -85,7 +85,7 @@ def convert_released_config(
         "has_null_embedding": dropout_prob > 0,
         "output_residual": is_second_generation,
         "normalize_text_twice": is_second_generation,
-        # The switch that leaves the context without positions only ever acted on NomicBERT.
+        # The switch that removes the positions of the context only ever had an effect on NomicBERT.
         "context_as_sequence": is_second_generation
         or not config_dict.get("disable_transductive_rotary_embedding", False),
         "instruction_end_id": COLON_IDS[model_type] if ignores_instruction else None,
@@ -117,7 +117,7 @@ def _native_backbone_config(config: dict[str, Any], num_layers: int | None, has_
             "rope_parameters": {"rope_type": "default", "rope_theta": float(config["rotary_emb_base"])},
         }
     if not has_dropout:
-        # Only those the configuration names: the native defaults of both backbones are zero.
+        # Only the fields in the configuration: the native defaults of both backbones are zero.
         config = {name: 0.0 if _is_dropout(name) else value for name, value in config.items()}
     if num_layers is not None:
         config = {**config, "num_hidden_layers": num_layers}

@@ -1,32 +1,32 @@
 """
-The second stage: embeddings of texts beside a context.
+The second stage: embeds texts given a context.
 
-Its sequence is `[context vectors][soft prompt][text tokens]`; context and soft prompt together are called the context
-block. In joint attention all of it is one run of the backbone, in prefix attention the block and the texts are runs of
-their own (`context_attention.py`).
+Its sequence is `[context vectors][soft prompt][text tokens]`. Context vectors and soft prompt together are called the
+context block. In joint attention the whole sequence goes through the backbone at once. In prefix attention the block
+and the texts go through it separately (`context_attention.py`).
 """
 
 import torch
 from torch import Tensor, nn
 
-from .attention_choice import build_stage_backbone
-from .backbones import added_to_inputs, first_position, has_learned_positions, mean_of_tokens
+from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions
 from .configuration_cde import CDEConfig
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
 from .corpus_context import ContextBlock
 from .fingerprint import is_named
 from .lexical import add_lexical_part, lexical_sketch
-from .pooling import pooling_weights
+from .pooling import mean_of_tokens, pooling_weights
 
 
 class SecondStage(nn.Module):
-    """Embeds texts beside a context."""
+    """Embeds texts given a context."""
 
     def __init__(self, config: CDEConfig):
         super().__init__()
         self.config = config
         hidden_size = config.second_stage_config.hidden_size
-        self.backbone = build_stage_backbone(config.second_stage_config)
+        self.backbone = build_backbone(config.second_stage_config)
+        use_context_attention(self.backbone)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
                 nn.Linear(hidden_size, hidden_size),
@@ -40,21 +40,12 @@ class SecondStage(nn.Module):
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
             )
-        if config.pooling == "relative_frequency":
-            self.register_buffer("background_frequencies", torch.zeros(config.vocab_size))
         if config.lexical_size > 0:
             signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
             self.register_buffer("lexical_signs", signs, persistent=False)
-        if config.learn_frequency_scale:
-            self.log_frequency_scale = nn.Parameter(torch.tensor(float(config.frequency_scale)).log())
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size)
         )
-
-    @property
-    def frequency_scale(self) -> Tensor | float:
-        """The frequency at which a token weighs one half."""
-        return self.log_frequency_scale.exp() if self.config.learn_frequency_scale else self.config.frequency_scale
 
     def forward(
         self,
@@ -66,21 +57,21 @@ class SecondStage(nn.Module):
         context_block: ContextBlock | None = None,
     ) -> Tensor:
         """
-        Embeds texts beside a context: `dataset_embeddings`, or in prefix attention a `context_block` made of them.
+        Embeds texts given `dataset_embeddings` or, in prefix attention, a `context_block` computed from them.
 
         Args:
             input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
                 Token ids of the texts.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
-                First-stage vectors, at most `context_size` of them; the missing ones are the null embedding. In joint
-                attention a leading batch dimension gives each text a context of its own. Defaults to no context.
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
+                At most `context_size` first-stage vectors. The null embedding replaces missing ones. In joint
+                attention a leading batch dimension gives each text its own context. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Share of the context documents that contain each token. Without it the pooling is the plain mean and
-                the lexical part zero.
+                Share of the context documents that contain each token. Without it, the pooling is the plain mean and
+                the lexical part is zero.
             context_block (`ContextBlock`, *optional*):
-                Result of [`SecondStage.encode_block`], which brings its own token frequencies.
+                Result of [`SecondStage.encode_block`], which includes token frequencies.
 
         Returns:
             `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
@@ -91,65 +82,63 @@ class SecondStage(nn.Module):
                 context_block = self.encode_block(dataset_embeddings, token_frequencies)
             elif dataset_embeddings is not None or token_frequencies is not None:
                 raise ValueError(
-                    "A `context_block` holds its whole context: give it alone, or `dataset_embeddings` without it."
+                    "A `context_block` contains its whole context. Pass it alone, or `dataset_embeddings` without it."
                 )
-            token_frequencies, has_context = context_block.token_frequencies, None
+            token_frequencies = context_block.token_frequencies
             hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
         elif context_block is not None:
             raise ValueError(
-                "A `context_block` is of use in prefix attention only, but this model has "
-                "`context_attention='joint'`. Give it `dataset_embeddings`."
+                "A `context_block` works in prefix attention only, but this model has `context_attention='joint'`. "
+                "Pass `dataset_embeddings`."
             )
         else:
-            hidden_states, has_context = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+            hidden_states = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+        # Trained with the plain mean, a model is better with frequencies at inference than if trained with them.
+        pools_by_frequency = self.config.pooling == "context_frequency" and not self.training
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies if self.config.pools_by_frequency else None,
-            frequency_scale=self.frequency_scale,
-            background_frequencies=self._background(),
-            has_context=has_context,
+            token_frequencies=token_frequencies if pools_by_frequency else None,
+            frequency_scale=self.config.frequency_scale,
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
         output = output + pooled if self.config.output_residual else output
         if self.config.lexical_size == 0:
             return output
-        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies, has_context)
+        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies)
         return add_lexical_part(output, sketch, self.config.lexical_weight)
 
     def encode_block(
         self, dataset_embeddings: Tensor | None = None, token_frequencies: Tensor | None = None
     ) -> ContextBlock:
         """
-        Runs context and soft prompt through the backbone once and keeps their keys and values for every text to come.
+        Runs context and soft prompt through the backbone once and caches their keys and values.
 
-        Gradients flow through the block to the context vectors. In training, one draw of the dropped documents holds
-        for all texts that use the block.
+        Gradients flow through the block to the context vectors. In training, all texts that use the block share one
+        sample of dropped documents.
 
         Args:
-            dataset_embeddings (`torch.Tensor` of shape `(num_documents, context_embedding_size)`, *optional*):
-                First-stage vectors; the missing ones are the null embedding. Defaults to no context.
+            dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
+                First-stage vectors. The null embedding replaces missing ones. Defaults to no context.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
                 Share of the context documents that contain each token.
 
         Returns:
-            `ContextBlock`: The block, not yet named after its model.
+            `ContextBlock`: The block, without a fingerprint.
         """
         if self.config.context_attention != "prefix":
             raise ValueError(
-                "Only prefix attention has a context block that serves every text, but this model has "
-                "`context_attention='joint'`. Load or make it with `context_attention='prefix'`."
+                "Only prefix attention has a context block, but this model has `context_attention='joint'`. Load or "
+                "build it with `context_attention='prefix'`."
             )
         if dataset_embeddings is not None and dataset_embeddings.dim() != 2:
             raise ValueError(
-                "Prefix attention shares one context between all texts: `dataset_embeddings` must have the shape "
-                f"(num_documents, {self.config.context_embedding_size}), got {tuple(dataset_embeddings.shape)}."
+                "In prefix attention all texts share one context: `dataset_embeddings` must have the shape "
+                f"(num_documents, {self.config.hidden_size}), got {tuple(dataset_embeddings.shape)}."
             )
-        use_context_attention(self.backbone)
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=1)
-        block = self._block_embeddings(context)
+        block = self._block_embeddings(self._context_tokens(dataset_embeddings, num_contexts=1))
         recorded = RecordedBlock()
         self.backbone(
             inputs_embeds=block,
@@ -157,29 +146,23 @@ class SecondStage(nn.Module):
             position_ids=self._position_ids(0, block.device),
             recorded=recorded,
         )
-        # In one piece per head, which is faster to read for every text to come.
+        # Contiguous memory is faster to read for every text that follows.
         keys_values = tuple(
             (key.contiguous(), self._project_values(value, index).contiguous())
             for index, (key, value) in sorted(recorded.keys_values.items())
         )
         if block.requires_grad and not keys_values[-1][0].requires_grad:
             raise ValueError(
-                "Reentrant gradient checkpointing cuts the gradients of the context. Enable it with "
+                "Reentrant gradient checkpointing drops the gradients of the context. Enable it with "
                 "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
             )
-        if token_frequencies is not None:
-            # A dropped context has no frequencies either: none, or those of any corpus, weigh all tokens alike.
-            background = self._background()
-            usual = torch.zeros_like(token_frequencies) if background is None else background
-            token_frequencies = torch.where(has_context, token_frequencies, usual)
         return ContextBlock(keys_values, token_frequencies)
 
     def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
-        use_context_attention(self.backbone)
         self._check_block(block)
         inputs_embeds = self._embed_text(input_ids)
         num_block_tokens = self.config.num_block_tokens
-        num_visible = 0 if self.config.separate_context else num_block_tokens  # tokens in one softmax with the text
+        num_visible = 0 if self.config.separate_context else num_block_tokens  # block tokens in the text's softmax
         visible = nn.functional.pad(attention_mask, (num_visible, 0), value=1)
         output = self.backbone(
             inputs_embeds=inputs_embeds,
@@ -190,14 +173,8 @@ class SecondStage(nn.Module):
         )
         return output.last_hidden_state
 
-    def _sketch_words(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_frequencies: Tensor | None,
-        has_context: Tensor | None,
-    ) -> Tensor:
-        """Sketches of the texts' words, of shape `(batch_size, lexical_size)`; zero without a context."""
+    def _sketch_words(self, input_ids: Tensor, attention_mask: Tensor, token_frequencies: Tensor | None) -> Tensor:
+        """Sketches of the texts' words, of shape `(batch_size, lexical_size)`. Zero without a context."""
         if token_frequencies is None:
             return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
         weights = pooling_weights(
@@ -205,29 +182,20 @@ class SecondStage(nn.Module):
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
             token_frequencies=token_frequencies,
-            frequency_scale=self.frequency_scale,
+            frequency_scale=self.config.frequency_scale,
         )
-        sketch = lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
-        # A context block whose context was dropped has frequencies of zero.
-        is_kept = token_frequencies.any() if has_context is None else has_context.unsqueeze(1)
-        return sketch * is_kept
+        return lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
-        """Values of the context as texts see them, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
+        """Values of the context that texts attend to, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
         if not self.config.separate_context:
             return value
         projected = self.context_value_projections[layer_index](value.transpose(1, 2).flatten(2))
         return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
 
-    def _attend_jointly(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        dataset_embeddings: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        use_context_attention(self.backbone)
+    def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
         num_block_tokens = self.config.num_block_tokens
-        context, has_context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
+        context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
         masks = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
         if not self.config.context_as_sequence:
@@ -237,40 +205,30 @@ class SecondStage(nn.Module):
             attention_mask=masks,
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device),
         )
-        return output.last_hidden_state[:, num_block_tokens:], has_context
+        return output.last_hidden_state[:, num_block_tokens:]
 
-    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
-        """
-        The context of each text, filled up with the null embedding, and whether it was kept at all.
-
-        Returns:
-            `tuple` of tensors of shape `(num_contexts, num_context_tokens, hidden_size)` and `(num_contexts,)`.
-        """
+    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> Tensor:
+        """Contexts padded with the null embedding, of shape `(num_contexts, context_size, hidden_size)`."""
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
         reference = self.backbone.get_input_embeddings().weight
-        has_context = torch.ones(num_contexts, dtype=torch.bool, device=reference.device)
-        shape = (num_contexts, config.context_size, config.num_vectors_per_document, config.hidden_size)
         if num_documents == 0:
-            tokens = self.null_embedding.expand(shape)
-            return tokens.flatten(1, 2), has_context
-        tokens = dataset_embeddings.to(reference.dtype).unflatten(-1, shape[2:])
-        tokens = tokens.expand(num_contexts, -1, -1, -1)
+            return self.null_embedding.expand(num_contexts, config.context_size, -1)
+        tokens = dataset_embeddings.to(reference.dtype).expand(num_contexts, -1, -1)
         if num_documents == config.context_size and not (self.training and config.has_null_embedding):
-            return tokens.flatten(1, 2), has_context
+            return tokens
 
         is_given = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
         if self.training:
-            # Drawn even at probability zero, so that every parameter of the model has a gradient in each step.
+            # Sampled even at probability zero, so that every parameter of the model has a gradient in each step.
             is_given = torch.rand(is_given.shape, device=reference.device) >= config.sequence_dropout_prob
-            has_context = torch.rand(num_contexts, device=reference.device) >= config.context_dropout_prob
-        is_given = nn.functional.pad(is_given & has_context.unsqueeze(1), (0, config.context_size - num_documents))
-        tokens = nn.functional.pad(tokens, (0, 0, 0, 0, 0, config.context_size - num_documents))
-        tokens = torch.where(is_given[:, :, None, None], tokens, self.null_embedding)
-        return tokens.flatten(1, 2), has_context
+        num_missing = config.context_size - num_documents
+        is_given = nn.functional.pad(is_given, (0, num_missing))
+        tokens = nn.functional.pad(tokens, (0, 0, 0, num_missing))
+        return torch.where(is_given.unsqueeze(-1), tokens, self.null_embedding)
 
     def _block_embeddings(self, context: Tensor) -> Tensor:
-        """Context tokens and soft prompt as the backbone's inputs, bare of what it adds to them."""
+        """Context and soft prompt as inputs of the backbone, minus what its embedding layer will add."""
         config = self.config
         if config.num_soft_prompts > 0:
             ones = self.backbone.get_input_embeddings().weight.new_ones(1, config.hidden_size)
@@ -287,9 +245,9 @@ class SecondStage(nn.Module):
         """
         Positions of context block and text.
 
-        Rotary: position 0, which is none, for the context; soft prompt and text count on from the size of a full
-        context. Learned: the block's position is taken off again by [`added_to_inputs`]; the text begins where it
-        would without it.
+        Rotary positions: the context is at position 0, which rotates by nothing. Soft prompt and text continue from
+        `context_size`. Learned positions: [`added_to_inputs`] removes the block's position, and the text starts where
+        it would start without a block.
 
         Returns:
             `torch.Tensor` of shape `(1, num_block_tokens + text_length)`.
@@ -301,43 +259,40 @@ class SecondStage(nn.Module):
             return nn.functional.pad(positions, (config.num_block_tokens, 0), value=start).unsqueeze(0)
         positions = torch.arange(config.num_block_tokens + text_length, device=device)
         if not config.context_as_sequence:
-            positions = positions * (positions >= config.num_context_tokens)
+            positions = positions * (positions >= config.context_size)
         return positions.unsqueeze(0)
 
     def _check_context(self, dataset_embeddings: Tensor | None, num_contexts: int) -> int:
-        """Refuses contexts that do not fit and returns the number of documents."""
+        """Raises an error if a context does not fit, and returns its number of documents."""
         config = self.config
         if dataset_embeddings is None:
             num_documents = 0
         else:
-            width = config.context_embedding_size
+            width = config.hidden_size
             shape = tuple(dataset_embeddings.shape)
             if len(shape) not in (2, 3) or shape[-1] != width or (len(shape) == 3 and shape[0] != num_contexts):
                 raise ValueError(
                     f"`dataset_embeddings` must have the shape (num_documents, {width}), or ({num_contexts}, "
-                    f"num_documents, {width}) for a context per text, got {shape}. They are what `first_stage_model` "
-                    "returns."
+                    f"num_documents, {width}) for a context per text, got {shape}. Pass the output of "
+                    "`first_stage_model`."
                 )
             num_documents = shape[-2]
-            # A training step has its own check of the loss, and reading a value would stall an accelerator.
+            # Training checks the loss instead, because reading a value here would stall an accelerator.
             if not self.training and not torch.compiler.is_compiling() and not dataset_embeddings.isfinite().all():
                 raise ValueError(
-                    "`dataset_embeddings` holds NaN or infinite values. Check the context documents' vectors."
+                    "`dataset_embeddings` contains NaN or infinite values. Check the context documents' vectors."
                 )
         if num_documents > config.context_size:
             raise ValueError(
                 f"The context has {num_documents} documents, but this model reads at most {config.context_size}. "
-                "Choose some with `cde_hf.sample_documents`."
+                "Sample some with `cde_hf.sample_documents`."
             )
         if num_documents < config.context_size and not config.has_null_embedding:
             raise ValueError(
-                f"This checkpoint has no null embedding to stand in for missing context documents: it needs exactly "
+                f"This model has no null embedding to replace missing context documents. It needs exactly "
                 f"{config.context_size} of them, got {num_documents}. Repeat documents to fill the context."
             )
         return num_documents
-
-    def _background(self) -> Tensor | None:
-        return self.background_frequencies if self.config.pooling == "relative_frequency" else None
 
     def _check_block(self, block: ContextBlock) -> None:
         if torch.compiler.is_compiling():
@@ -349,13 +304,13 @@ class SecondStage(nn.Module):
         ):
             raise ValueError(
                 f"The context block has {len(block.keys_values)} layers of {num_tokens} tokens, but this model needs "
-                f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}: it is another "
-                "model's. Encode the context again."
+                f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}. It belongs to "
+                "another model. Encode the context again."
             )
         if not is_named(self, block.model_fingerprint):
             raise ValueError(
-                "The context block was made by another model, or by this one before its weights were changed. Encode "
-                "the context again."
+                "The context block was made by another model, or by this model before its weights were changed. "
+                "Encode the context again."
             )
 
 

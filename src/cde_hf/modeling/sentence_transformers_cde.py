@@ -1,4 +1,4 @@
-"""The model inside of sentence-transformers: `encode` with a corpus context, which may be part of the checkpoint."""
+"""The model as a sentence-transformers module. Its context may be part of the checkpoint."""
 
 import json
 import os
@@ -27,13 +27,13 @@ DEFAULT_DOCUMENT_PROMPT = "search_document: "
 
 class CDETransformer(InputModule):
     """
-    Module of sentence-transformers around a [`CDEModel`].
+    Sentence-transformers module that wraps a [`CDEModel`].
 
-    What `encode` gives depends on the context:
+    The output of `encode` depends on the context:
 
-    - After `set_context(documents)`, or in a checkpoint that was saved with its context, contextual embeddings.
-    - With `encode(texts, dataset_embeddings=vectors)`, embeddings in the context of these first-stage vectors.
-    - With neither, the first-stage vectors of the texts, for use as `dataset_embeddings`.
+    - After `set_context(documents)`, or if the checkpoint was saved with its context: contextual embeddings.
+    - With `encode(texts, dataset_embeddings=vectors)`: embeddings given these first-stage vectors as context.
+    - Otherwise: the first-stage vectors of the texts, for use as `dataset_embeddings`.
 
     Args:
         model (`CDEModel`):
@@ -41,11 +41,11 @@ class CDETransformer(InputModule):
         tokenizer (`PreTrainedTokenizerBase`):
             Its tokenizer.
         max_seq_length (`int`, *optional*, defaults to `512`):
-            Number of tokens to read of a text.
+            Maximum number of tokens of a text.
         document_prompt (`str`, *optional*, defaults to `"search_document: "`):
-            Put before context documents.
+            Prompt of the context documents.
         context (`CorpusContext`, *optional*):
-            The context to start with.
+            The initial context.
     """
 
     config_file_name = "sentence_transformers_cde_config.json"
@@ -74,36 +74,36 @@ class CDETransformer(InputModule):
 
     def set_context(self, documents: Sequence[str] | CorpusContext | None, *, seed: int = 0) -> None:
         """
-        Shows the model a corpus, for every text that is encoded from now on.
+        Sets the context for every text that is encoded from now on.
 
         Args:
             documents (`Sequence[str]`, `CorpusContext` or `None`):
-                Documents of the corpus, from which as many as the model reads are drawn; or a context that was made
-                before; or `None` to take the context away.
+                Documents of the corpus, of which `context_size` are sampled. Or an encoded context, or `None` to
+                remove the context.
             seed (`int`, *optional*, defaults to `0`):
-                Seed of the draw.
+                Seed of the sample.
         """
         if documents is None:
             self.context = None
         elif hasattr(documents, "second_stage_fingerprint"):
-            # By its fields: a checkpoint's own copy of this code and an installed package have a `CorpusContext` each.
+            # Not `isinstance`: a checkpoint's copy of this code and the installed package each have a `CorpusContext`.
             self.context = self.model.add_context_block(documents)
         else:
             self.context = self.encode_context(documents, seed=seed)
 
     def encode_context(self, documents: Sequence[str], *, seed: int = 0, mini_batch_size: int = 32) -> CorpusContext:
         """
-        Makes the context of a corpus.
+        Encodes the context of a corpus.
 
         Args:
             documents (`Sequence[str]`):
-                Documents of the corpus; empty ones are left out. Of more than the model reads, some are drawn at
-                random. Of fewer, the rest is the null embedding; a checkpoint without null embedding gets documents
-                repeated.
+                Documents of the corpus. Empty ones are skipped. If there are more than `context_size`, some are
+                sampled. If there are fewer, the null embedding fills the rest. A model without a null embedding
+                repeats documents instead.
             seed (`int`, *optional*, defaults to `0`):
-                Seed of the draw.
+                Seed of the sample.
             mini_batch_size (`int`, *optional*, defaults to `32`):
-                Number of documents to embed at once.
+                Number of documents per forward pass.
 
         Returns:
             `CorpusContext`: The context.
@@ -114,7 +114,7 @@ class CDETransformer(InputModule):
             config.context_size if not config.has_null_embedding else 0,
             seed=seed,
         )
-        # Texts of a length beside each other, so that little is padded. The order of a set does not matter.
+        # Sorting by length reduces padding. The order of a set does not matter.
         if not config.context_as_sequence:
             chosen = sorted(chosen, key=len)
         features = self.preprocess(chosen, prompt=self.document_prompt)
@@ -127,10 +127,10 @@ class CDETransformer(InputModule):
         )
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
-        """Tokenizes texts. Called by `SentenceTransformer`, which hands all arguments of `encode` on."""
+        """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
         if prompt and self.model.config.lexical_size > 0 and self.model.config.instruction_end_id is None:
             logger.warning_once(
-                f"The words of the prompt {prompt!r} count as words of the text in its lexical part. Set "
+                f"The lexical part counts the words of the prompt {prompt!r} as words of the text. Set "
                 "`instruction_end_id` in the model's configuration to the id of the prompts' last token."
             )
         texts = [(prompt or "") + text.strip() for text in inputs]
@@ -140,13 +140,13 @@ class CDETransformer(InputModule):
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
     def forward(self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs) -> dict[str, Any]:
-        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features."""
+        """Adds `sentence_embedding` of shape `(batch_size, embedding_size)` to the features."""
         input_ids, attention_mask = features["input_ids"], features["attention_mask"]
         if dataset_embeddings is not None:
             if self.context is not None:
                 raise ValueError(
-                    "This model has a context of its own, and `dataset_embeddings` are another one. Call "
-                    "`model[0].set_context(None)` first, or leave `dataset_embeddings` out."
+                    "This model has a context of its own, but `dataset_embeddings` are another one. Call "
+                    "`model[0].set_context(None)` first, or omit `dataset_embeddings`."
                 )
             context = self._context_of(dataset_embeddings)
         else:
@@ -155,19 +155,19 @@ class CDETransformer(InputModule):
             features["sentence_embedding"] = self.model.embed_texts(input_ids, attention_mask, context=context)
         else:
             logger.warning_once(
-                "No context is set, so these are first-stage vectors, to be used as `dataset_embeddings`. For "
-                "embeddings call `model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` to "
-                "do without."
+                "No context is set, so `encode` returns first-stage vectors, for use as `dataset_embeddings`. For "
+                "embeddings, call `model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` for "
+                "embeddings without a context."
             )
             features["sentence_embedding"] = self.model.encode_context_documents(input_ids, attention_mask)
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Width of the embeddings."""
+        """Size of the embeddings."""
         return self.model.config.embedding_size
 
     def save(self, output_path: str, *args, safe_serialization: bool = True, **kwargs) -> None:
-        """Writes model, tokenizer, settings and context, if there is one. Called by `SentenceTransformer`."""
+        """Saves model, tokenizer, settings and the context, if there is one. Called by `SentenceTransformer`."""
         self.model.save_pretrained(output_path)
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
@@ -179,7 +179,7 @@ class CDETransformer(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDETransformer":
-        """Reads what [`CDETransformer.save`] wrote. Called by `SentenceTransformer`."""
+        """Loads what [`CDETransformer.save`] saved. Called by `SentenceTransformer`."""
         hub_names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
         transformers_kwargs = {"cache_dir" if name == "cache_folder" else name: v for name, v in hub_kwargs.items()}
@@ -194,7 +194,7 @@ class CDETransformer(InputModule):
         context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
         context = None
         if context_file is not None:
-            # Saved together, they belong together, also where the weights are loaded in another precision.
+            # Model and context were saved together, so they match even if the weights are loaded in another precision.
             context = replace(
                 CorpusContext.load(context_file),
                 first_stage_fingerprint=None,
@@ -203,11 +203,11 @@ class CDETransformer(InputModule):
         return cls(model, tokenizer, **config, context=context)
 
     def _context_of(self, dataset_embeddings: Tensor) -> CorpusContext:
-        """Context of bare first-stage vectors; in prefix attention its block is kept for the calls that follow."""
+        """Context of bare first-stage vectors. In prefix attention its block is cached for later calls."""
         if self.model.config.counts_tokens:
             logger.warning_once(
-                "`dataset_embeddings` bring no token frequencies, so the pooling is the plain mean and there is no "
-                "lexical part. Call `model[0].set_context(documents)` to have both."
+                "`dataset_embeddings` have no token frequencies, so the pooling is the plain mean and the lexical "
+                "part is zero. Call `model[0].set_context(documents)` instead."
             )
         vectors = torch.as_tensor(dataset_embeddings)
         if self.model.config.context_attention == "joint":
@@ -218,7 +218,7 @@ class CDETransformer(InputModule):
         return self._last_context[1]
 
     def _on_device(self, context: CorpusContext | None) -> CorpusContext | None:
-        """The context where the model is: it is no submodule, so it does not move with it."""
+        """Moves the context to the model's device. It is not a submodule, so it does not move with the model."""
         if context is None:
             return None
         tensor = context.embeddings if context.block is None else context.block.keys_values[0][0]
@@ -226,7 +226,7 @@ class CDETransformer(InputModule):
 
 
 def write_modules_file(folder: str | os.PathLike) -> None:
-    """Writes the `modules.json` by which `SentenceTransformer(folder, trust_remote_code=True)` finds this module."""
+    """Writes the `modules.json` from which `SentenceTransformer(folder, trust_remote_code=True)` loads this module."""
     module = {
         "idx": 0,
         "name": "0",

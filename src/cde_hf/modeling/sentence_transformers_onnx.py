@@ -1,8 +1,8 @@
 """
-A contextual model in ONNX inside of sentence-transformers: `encode` without PyTorch weights.
+A contextual model in ONNX as a sentence-transformers module: `encode` without PyTorch weights.
 
-The context is part of the graph, or an input of it that this module keeps: in prefix attention the keys and values of
-the context block, in joint attention the first-stage vectors.
+The context is part of the graph, or an input that this module stores. In prefix attention it consists of the context
+block's keys and values, in joint attention of the first-stage vectors.
 """
 
 import json
@@ -26,7 +26,7 @@ CONTEXT_FILE = "onnx_context.safetensors"
 
 class CDEOnnxTransformer(InputModule):
     """
-    Module of sentence-transformers around a second stage that was exported to ONNX.
+    Sentence-transformers module that wraps a second stage exported to ONNX.
 
     Args:
         model_file (`str` or `os.PathLike`):
@@ -34,11 +34,11 @@ class CDEOnnxTransformer(InputModule):
         tokenizer (`PreTrainedTokenizerBase`):
             Its tokenizer.
         max_seq_length (`int`):
-            Number of tokens to read of a text.
+            Maximum number of tokens of a text.
         embedding_dimension (`int`):
-            Width of the embeddings.
+            Size of the embeddings.
         context (`dict[str, np.ndarray]`, *optional*):
-            The context, if it is an input of the graph: see [`context_inputs`].
+            The context, if it is an input of the graph. See [`context_inputs`].
     """
 
     config_file_name = "sentence_transformers_onnx_config.json"
@@ -67,11 +67,11 @@ class CDEOnnxTransformer(InputModule):
 
     def set_context(self, context: Any) -> None:
         """
-        Shows the model another corpus, if the context is an input of the graph.
+        Sets the context, if it is an input of the graph.
 
         Args:
             context (`CorpusContext` or `dict[str, np.ndarray]`):
-                A context that the PyTorch model made, or its arrays.
+                A context encoded by the PyTorch model, or its arrays.
         """
         if not self._context_names:
             raise ValueError(
@@ -82,14 +82,14 @@ class CDEOnnxTransformer(InputModule):
         arrays = {name: array for name, array in arrays.items() if name in self._context_names}
         if arrays.keys() != self._context_names:
             raise ValueError(
-                f"The graph reads the context from {sorted(self._context_names)}, got {sorted(arrays)}. Give a "
-                "context of the model that was exported."
+                f"The graph reads the context from {sorted(self._context_names)}, got {sorted(arrays)}. Pass a "
+                "context of the exported model."
             )
         for each in self.session.get_inputs():
             if each.name in arrays and list(arrays[each.name].shape) != each.shape:
                 raise ValueError(
-                    f"`{each.name}` must have the shape {tuple(each.shape)}, got {arrays[each.name].shape}. Give a "
-                    "full context of the model that was exported."
+                    f"`{each.name}` must have the shape {tuple(each.shape)}, got {arrays[each.name].shape}. Pass a "
+                    "full context of the exported model."
                 )
         self.context = arrays
 
@@ -102,11 +102,11 @@ class CDEOnnxTransformer(InputModule):
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
     def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
-        """Puts `sentence_embedding` of shape `(batch_size, dim)` into the features."""
+        """Adds `sentence_embedding` of shape `(batch_size, embedding_dimension)` to the features."""
         if self._context_names and not self.context:
             raise ValueError(
                 "The context is an input of this ONNX graph, but none is set. Call `model[0].set_context(context)` "
-                "with a context that the PyTorch model made."
+                "with a context encoded by the PyTorch model."
             )
         inputs = {name: features[name].cpu().numpy() for name in ("input_ids", "attention_mask")}
         embeddings = self.session.run(["sentence_embedding"], {**inputs, **self.context})[0]
@@ -114,11 +114,11 @@ class CDEOnnxTransformer(InputModule):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Width of the embeddings."""
+        """Size of the embeddings."""
         return self.embedding_dimension
 
     def save(self, output_path: str, *args, **kwargs) -> None:
-        """Writes graph, tokenizer, settings, context and the code that reads them."""
+        """Saves graph, tokenizer, settings, context and the code that loads them."""
         folder = Path(output_path)
         if self.model_file.resolve() != (folder / ONNX_FILE).resolve():
             shutil.copyfile(self.model_file, folder / ONNX_FILE)
@@ -130,7 +130,7 @@ class CDEOnnxTransformer(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDEOnnxTransformer":
-        """Reads what [`CDEOnnxTransformer.save`] wrote. Called by `SentenceTransformer`."""
+        """Loads what [`CDEOnnxTransformer.save`] saved. Called by `SentenceTransformer`."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
@@ -146,16 +146,16 @@ class CDEOnnxTransformer(InputModule):
 
 def context_inputs(context: Any) -> dict[str, np.ndarray]:
     """
-    A context as the inputs of a graph.
+    Converts a context to inputs of a graph.
 
     Args:
         context (`CorpusContext`):
-            A context of a CDE model, in prefix attention with its context block.
+            A context of a CDE model. In prefix attention it needs its context block.
 
     Returns:
         `dict[str, np.ndarray]`: `context_keys` and `context_values` of shape `(num_layers, 1, num_heads,
-        num_block_tokens, head_dim)`, or `dataset_embeddings` of shape `(num_documents, context_embedding_size)`; and
-        `token_frequencies` of shape `(vocab_size,)`, if there are any.
+        num_block_tokens, head_dim)`, or `dataset_embeddings` of shape `(num_documents, hidden_size)`; and
+        `token_frequencies` of shape `(vocab_size,)`, if the context has them.
     """
     tensors: dict[str, Tensor | None] = {"token_frequencies": context.token_frequencies}
     if context.block is not None:
@@ -167,7 +167,7 @@ def context_inputs(context: Any) -> dict[str, np.ndarray]:
 
 
 def write_onnx_modules_file(folder: str | os.PathLike) -> None:
-    """Writes the `modules.json` by which `SentenceTransformer(folder, trust_remote_code=True)` finds this module."""
+    """Writes the `modules.json` from which `SentenceTransformer(folder, trust_remote_code=True)` loads this module."""
     kind = f"sentence_transformers_onnx.{CDEOnnxTransformer.__name__}"
     module = {"idx": 0, "name": "0", "path": "", "type": kind}
     (Path(folder) / "modules.json").write_text(json.dumps([module], indent=2), encoding="utf-8")
@@ -177,7 +177,7 @@ def _open_session(path: Path) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("A model in ONNX needs a package: `pip install onnxruntime`.") from error
+        raise ImportError("A model in ONNX needs onnxruntime. Install it: `pip install onnxruntime`.") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())

@@ -1,65 +1,34 @@
-"""Evaluation on retrieval sets and labelled texts, and training-free ways to adapt a model to a corpus."""
+"""Evaluation on retrieval sets, training-free adaptation to a corpus, the index, and bulk encoding."""
 
-from .bm25 import BM25
-from .context_choice import choose_documents
-from .context_report import ContextEffect, ContextReport, context_report
-from .contextual_models import CDEEmbedder, is_contextual
-from .contextualize import ContextualizedSentenceTransformer, FrequencyPoolingEmbedder, contextualize
-from .corpora import load_corpus, load_documents
-from .corpus_encoding import EncodedCorpus, encode_corpus
-from .document_rows import SearchHit
-from .drift import Drift
-from .evaluation import evaluate
-from .evaluation_result import Evaluation
-from .index import ContextualIndex
-from .labelled_texts import DrawScores, classification_accuracy, clustering_v_measure
-from .mteb_models import make_model_meta
-from .qdrant import QdrantIndex
-from .remembering import RememberingEmbedder
-from .search import Ranking, search_vectors
-from .significance import Comparison, compare_scores
-from .systems import ContextualEmbedder, Embedder, Ranker, SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, vector_origin
-from .whitening import WhitenedEmbedder, Whitening, fit_whitening
+from ..lazy import lazy_names
 
 
-__all__ = [
-    "BM25",
-    "CDEEmbedder",
-    "Comparison",
-    "ContextEffect",
-    "ContextReport",
-    "ContextualEmbedder",
-    "ContextualIndex",
-    "ContextualizedSentenceTransformer",
-    "DrawScores",
-    "Drift",
-    "Embedder",
-    "EncodedCorpus",
-    "Evaluation",
-    "FrequencyPoolingEmbedder",
-    "QdrantIndex",
-    "Ranker",
-    "Ranking",
-    "RememberingEmbedder",
-    "SearchHit",
-    "SentenceTransformerEmbedder",
-    "VectorOrigin",
-    "WhitenedEmbedder",
-    "Whitening",
-    "choose_documents",
-    "classification_accuracy",
-    "clustering_v_measure",
-    "compare_scores",
-    "context_report",
-    "contextualize",
-    "encode_corpus",
-    "evaluate",
-    "fit_whitening",
-    "is_contextual",
-    "load_corpus",
-    "load_documents",
-    "make_model_meta",
-    "search_vectors",
-    "vector_origin",
-]
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "bm25": ["BM25"],
+        "context_effects": ["ContextEffect", "ContextReport", "context_report"],
+        "contextualized_models": ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize"],
+        "corpus_encoding": ["EncodedCorpus", "encode_corpus"],
+        "drift": ["Drift"],
+        "evaluation": ["CONTEXTS", "evaluate"],
+        "evaluation_result": ["Evaluation"],
+        "index": ["ContextualIndex"],
+        "mteb_models": ["make_model_meta"],
+        "origins": ["VectorOrigin", "vector_origin"],
+        "qdrant": ["QdrantIndex"],
+        "search": ["Ranking", "search_vectors"],
+        "significance": ["Comparison", "compare_scores"],
+        "storage": ["SearchHit"],
+        "systems": [
+            "CDEEmbedder",
+            "ContextualEmbedder",
+            "Embedder",
+            "Ranker",
+            "RememberingEmbedder",
+            "SentenceTransformerEmbedder",
+            "is_contextual",
+        ],
+        "whitening": ["WhitenedEmbedder"],
+    },
+)

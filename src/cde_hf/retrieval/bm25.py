@@ -1,4 +1,4 @@
-"""BM25, the lexical baseline, in Lucene's form and with its settings."""
+"""BM25, the lexical baseline, with Lucene's formula and defaults."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from .search import Ranking
 
 class BM25:
     """
-    A [`Ranker`] that knows words only: BM25 on lower-case words without English stop words and plural endings.
+    A [`Ranker`] that compares words: BM25 on lower-case words without English stop words and plural endings.
 
     Args:
         name (`str`, *optional*, defaults to `"BM25"`):
             Name of its row in a table.
         saturation (`float`, *optional*, defaults to `1.2`):
-            How fast repetitions of a word stop counting: BM25's `k1`.
+            How fast repetitions of a word saturate: BM25's `k1`.
         length_normalization (`float`, *optional*, defaults to `0.75`):
-            How much long documents are marked down: BM25's `b`.
+            How strongly long documents are penalised: BM25's `b`.
 
     Example:
 
@@ -45,7 +45,7 @@ class BM25:
             documents (`Sequence[str]`):
                 The whole corpus. An empty document is never found.
             depth (`int`):
-                Number of documents to find for each query.
+                Number of documents to return for each query.
         """
         shape = (len(queries), min(depth, len(documents)))
         tokens = _tokenize(documents)
@@ -72,7 +72,7 @@ def _strip_plurals(words: list[str]) -> list[str]:
 
 def strip_plural(word: str) -> str:
     """
-    Takes the plural ending off an English word, by the three rules of Harman's "S stemmer" (1991).
+    Removes the plural ending of an English word by the three rules of Harman's "S stemmer" (1991).
 
     Example:
 

@@ -1,12 +1,12 @@
 """
-Encodes a corpus into a folder of Parquet files, on any number of processes, in steps that can be interrupted.
+Encodes a corpus into a folder of Parquet files, on any number of processes, and resumes after an interruption.
 
-1. The main process fixes the context and writes it, with what identifies corpus and model, to the folder.
-2. The corpus is cut into shards. Each process takes every n-th one, encodes it and writes one Parquet file, with the
-   columns `id`, `text` and `vector`, which gets its name when it is whole.
+1. The main process fixes the context and writes it to the folder, together with the hash of the corpus and the model.
+2. The corpus is split into shards. Each of `n` processes takes every n-th shard, encodes it and writes one Parquet
+   file with the columns `id`, `text` and `vector`. A file gets its final name when it is complete.
 
-Started again, finished shards are not done again; with another corpus or model the folder is refused. Processes are
-those that `accelerate launch` started, on one machine or several that share the folder.
+A second run skips finished shards. It refuses a folder of another corpus or model. `accelerate launch` starts the
+processes, on one machine or on several machines that share the folder.
 """
 
 import json
@@ -26,10 +26,11 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..launching import process_state
-from .index_checks import checked_vectors, ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .origins import VectorOrigin, vector_origin
+from .search import check_vectors
+from .storage import ids_and_texts
 from .systems import SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, vector_origin
 
 
 logger = logging.get_logger(__name__)
@@ -38,7 +39,7 @@ FORMAT_VERSION = 1
 MANIFEST = "encoding.json"
 
 _CONTEXT_FILE = "context.safetensors"
-# What may be there if the first step was killed: the context, its temporary folder, the manifest before its time.
+# What a killed first step may leave behind: the context, its temporary folder, the unfinished manifest.
 _FIRST_FILES = (_CONTEXT_FILE, "tmp", f"{MANIFEST}.new")
 
 
@@ -49,7 +50,7 @@ class EncodedCorpus:
 
     Args:
         folder (`Path`):
-            Where it lies.
+            The folder.
         manifest (`dict`):
             Origin of the vectors, number of documents, size of a shard, hash of the corpus.
     """
@@ -59,16 +60,21 @@ class EncodedCorpus:
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
-        """Opens a folder, refusing one in which shards are missing."""
+        """Opens a folder and refuses one with missing shards."""
         folder = Path(folder)
         encoded = cls(folder, _read_manifest(folder))
         missing = [path.name for path in encoded.paths if not path.exists()]
         if missing:
             raise ValueError(
-                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are not there, such as {missing[0]}. "
-                "Encode the corpus into this folder again: what is finished is not done twice."
+                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are missing, such as {missing[0]}. "
+                "Encode the corpus into this folder again, which resumes after the finished shards."
             )
         return encoded
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an encoded corpus, finished or not."""
+        return (Path(folder) / MANIFEST).exists()
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -76,12 +82,12 @@ class EncodedCorpus:
 
     @property
     def origin(self) -> VectorOrigin:
-        """Where the vectors come from."""
+        """The origin of the vectors."""
         return VectorOrigin.from_dict(self.manifest["origin"])
 
     @property
     def context(self) -> ModelContext:
-        """The context that they were made with."""
+        """The context of the vectors."""
         path = self.folder / _CONTEXT_FILE
         return load_context(path) if path.exists() else None
 
@@ -98,7 +104,8 @@ class EncodedCorpus:
                 table = pq.read_table(path)
             except (pa.ArrowInvalid, OSError) as error:
                 raise ValueError(
-                    f"`{path}` is torn ({error}). Remove it and encode the corpus into this folder again."
+                    f"`{path}` is corrupt or incomplete ({error}). Remove it and encode the corpus into this folder "
+                    "again."
                 ) from error
             vectors = table["vector"].combine_chunks()
             matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
@@ -115,14 +122,14 @@ def encode_corpus(
     seed: int = 0,
 ) -> EncodedCorpus:
     """
-    Encodes a corpus into a folder, or goes on with one that was interrupted.
+    Encodes a corpus into a folder, or resumes an interrupted run.
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint, a model with context-frequency pooling, or a plain one. If it has a context, that is
-            used; if it is contextual and has none, one is drawn from the documents.
+            A CDE checkpoint, a model with context-frequency pooling, or a plain model. A contextual model uses its own
+            context; without one, it gets a sample of the documents.
         documents (`Mapping[str, str]` or `Sequence[str]`):
-            Texts by their ids; or texts, whose ids are then `"0"`, `"1"`, …
+            Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
         folder (`str` or `os.PathLike`):
             Folder to write.
         batch_size (`int`, *optional*, defaults to `32`):
@@ -130,7 +137,7 @@ def encode_corpus(
         shard_size (`int`, *optional*, defaults to `8192`):
             Number of documents in a file.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the draw of a context.
+            Seed with which a context is sampled.
 
     Returns:
         `EncodedCorpus`: The corpus with its vectors.
@@ -140,7 +147,7 @@ def encode_corpus(
     folder = Path(folder)
     document_ids, texts = ids_and_texts(documents)
     if not texts:
-        raise ValueError("There is nothing to encode, got no documents. Give the documents of a corpus.")
+        raise ValueError("There is nothing to encode: got no documents. Give the documents of a corpus.")
     state = process_state()
     if state.is_main_process:
         _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
@@ -149,13 +156,13 @@ def encode_corpus(
     model = with_context(model, encoded.context)
     if vector_origin(model) != encoded.origin:
         raise ValueError(
-            f"`{folder}` was begun with another model or setting: "
+            f"`{folder}` was started with another model or setting: "
             f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
         )
     _encode_shards(model, document_ids, texts, encoded, state, batch_size)
     state.wait_for_everyone()
     if state.is_main_process:
-        for path in folder.glob(".shard-*.new"):  # of processes that were killed
+        for path in folder.glob(".shard-*.new"):  # left behind by killed processes
             path.unlink()
     return EncodedCorpus.load(folder)
 
@@ -163,14 +170,14 @@ def encode_corpus(
 def _begin(
     model: SentenceTransformer, document_ids: list[str], texts: list[str], folder: Path, *, shard_size: int, seed: int
 ) -> None:
-    """Fixes what all shards share, or checks that the folder was begun with the same."""
+    """Writes what all shards share, or checks that the folder was started with the same."""
     wanted = {
         "format_version": FORMAT_VERSION,
         "num_documents": len(document_ids),
         "corpus_hash": _hash_corpus(document_ids, texts),
         "shard_size": shard_size,
     }
-    if (folder / MANIFEST).exists():
+    if EncodedCorpus.exists(folder):
         found = _read_manifest(folder)
         context = context_of(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]
@@ -178,10 +185,10 @@ def _begin(
             there = found["origin"]["context"] if name == "context" else found.get(name)
             if there != value:
                 raise ValueError(
-                    f"`{folder}` was begun with another `{name}`: {there}, not {value}. Remove the folder or give "
+                    f"`{folder}` was started with another `{name}`: {there}, not {value}. Remove the folder or give "
                     "another one."
                 )
-        logger.info(f"Going on with `{folder}`.")
+        logger.info(f"Resuming `{folder}`.")
         return
     if folder.exists() and any(not path.name.startswith(_FIRST_FILES) for path in folder.iterdir()):
         raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
@@ -216,12 +223,12 @@ def _encode_shards(
     for number, path in left:
         rows = slice(number * shard_size, (number + 1) * shard_size)
         parts = []
-        # In pieces, so that the bar moves. Texts of a piece are sorted by length when they are encoded.
+        # In pieces, so that the progress bar moves. Encoding sorts the texts of a piece by length.
         piece_size = max(batch_size * 8, 256)
         shard_texts = texts[rows]
         for start in range(0, len(shard_texts), piece_size):
             piece = shard_texts[start : start + piece_size]
-            parts.append(checked_vectors(embedder.embed_documents(piece), len(piece), is_cosine=False))
+            parts.append(check_vectors(embedder.embed_documents(piece), "the documents", num_texts=len(piece)))
             bar.update(len(piece))
         _write_shard(path, document_ids[rows], shard_texts, np.concatenate(parts), encoded.origin)
     bar.close()
@@ -245,7 +252,7 @@ def _write_shard(
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise OSError(
-            f"`{path}` could not be written ({error}). Finished shards are kept: make room and start again."
+            f"`{path}` could not be written ({error}). Finished shards are kept: free some space and start again."
         ) from error
 
 
@@ -257,11 +264,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"`{folder}` holds no encoded corpus. Make one with `cde-hf encode MODEL CORPUS {folder}`."
         ) from None
     except ValueError as error:
-        raise ValueError(f"`{folder / MANIFEST}` is torn ({error}). Encode the corpus anew.") from error
+        raise ValueError(
+            f"`{folder / MANIFEST}` is corrupt or incomplete ({error}). Encode the corpus again."
+        ) from error
     if manifest.get("format_version") != FORMAT_VERSION:
         raise ValueError(
             f"`{folder}` is of version {manifest.get('format_version')}, but this package reads version "
-            f"{FORMAT_VERSION}. Encode the corpus anew."
+            f"{FORMAT_VERSION}. Encode the corpus again."
         )
     return manifest
 
@@ -269,7 +278,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _hash_corpus(document_ids: list[str], texts: list[str]) -> str:
     digest = xxhash.xxh3_128()
     for name, text in zip(document_ids, texts, strict=True):
-        # With their lengths, so that no other division into ids and texts has the same hash.
+        # With their lengths, so that another split into ids and texts has another hash.
         encoded_name, encoded_text = name.encode(), text.encode("utf-8", "surrogatepass")
         digest.update(f"{len(encoded_name)} {len(encoded_text)} ".encode() + encoded_name + encoded_text)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""How far a corpus has moved since its context was drawn."""
+"""Drift: how far a corpus has moved since its context was sampled."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class CorpusMoments:
         mean (`np.ndarray` of shape `(dim,)`):
             Mean of the vectors.
         variance (`float`):
-            Mean squared distance of a vector from it.
+            Mean squared distance of the vectors from their mean.
         num_documents (`int`):
             Number of vectors.
     """
@@ -28,13 +28,13 @@ class CorpusMoments:
 
     @classmethod
     def of(cls, vectors: np.ndarray) -> "CorpusMoments":
-        """The moments of vectors of shape `(num_documents, dim)`."""
+        """Returns the moments of vectors of shape `(num_documents, dim)`."""
         mean = vectors.mean(axis=0, dtype=np.float64)
         mean_square = float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64)) / len(vectors)
         return cls(mean, max(0.0, mean_square - float(mean @ mean)), len(vectors))
 
     def and_of(self, other: "CorpusMoments") -> "CorpusMoments":
-        """The moments of both together."""
+        """Returns the moments of both corpora together."""
         num_documents = self.num_documents + other.num_documents
         share = other.num_documents / num_documents
         between = share * (1 - share) * float(np.sum((self.mean - other.mean) ** 2))
@@ -45,19 +45,19 @@ class CorpusMoments:
 @dataclass(frozen=True)
 class Drift:
     """
-    How far a corpus has moved from its context, made by [`ContextualIndex.drift`].
+    How far a corpus has moved away from its context. Made by [`ContextualIndex.drift`].
 
     Args:
         value (`float`):
-            Squared distance between the mean vector of the corpus now and when the index was built, in units of the
-            squared error that a context makes anyway by being a sample: the variance of the vectors over the number
-            of context documents. Below 1 nobody could tell from the context that the corpus has changed.
+            Squared distance between the mean vectors of the corpus now and when the index was built. The unit is the
+            sampling error of the context: the variance of the vectors divided by the number of context documents.
+            Below 1, the change is smaller than the difference between two samples.
         num_documents (`int`):
             Number of documents when the index was built.
         num_documents_now (`int`):
-            Number of documents now, with the new ones.
+            Number of documents now, including new ones.
         threshold (`float`, *optional*, defaults to `4.0`):
-            Value from which on a new context is worth its cost: the corpus is two standard errors away.
+            Value above which a rebuild is advised. At 4 the corpus is two standard errors away.
     """
 
     value: float
@@ -67,11 +67,11 @@ class Drift:
 
     @property
     def should_rebuild(self) -> bool:
-        """Whether to build the index again, with a context of the corpus as it is now."""
+        """Whether to build the index again with a context of the current corpus."""
         return self.value > self.threshold
 
     def __str__(self) -> str:
-        advice = "build it again with a new context" if self.should_rebuild else "its context still fits"
+        advice = "build the index again with a new context" if self.should_rebuild else "the context still fits"
         return (
             f"drift {self.value:.2f} (rebuild above {self.threshold:g}), {self.num_documents:,} documents when built "
             f"and {self.num_documents_now:,} now: {advice}"
@@ -80,11 +80,11 @@ class Drift:
 
 def measure_drift(then: CorpusMoments, now: CorpusMoments, *, context_size: int) -> Drift:
     """
-    Compares a corpus with what it was.
+    Compares a corpus with its earlier state.
 
     Args:
         then (`CorpusMoments`):
-            The corpus from which the context was drawn.
+            The corpus from which the context was sampled.
         now (`CorpusMoments`):
             The corpus now.
         context_size (`int`):

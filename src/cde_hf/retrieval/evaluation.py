@@ -1,4 +1,4 @@
-"""Evaluates several systems on several retrieval sets, contextual ones with own, foreign or no context."""
+"""Evaluates systems on retrieval sets, contextual systems with the set's own context, a foreign one or none."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args
@@ -7,7 +7,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..data.retrieval_sets import RetrievalSet
-from ..modeling.corpus_context import sample_documents
+from ..modeling import CDEConfig, sample_documents
 from .evaluation_result import Evaluation
 from .metrics import RANKING_DEPTH, score_ranking
 from .search import Ranking, check_vectors, search_vectors
@@ -26,26 +26,26 @@ def evaluate(
     *,
     contexts: Sequence[Context] = ("own",),
     other_contexts: Mapping[str, Sequence[str]] | None = None,
-    context_size: int = 512,
+    context_size: int = CDEConfig.context_size,
     seed: int = 0,
 ) -> Evaluation:
     """
-    Evaluates every system on every retrieval set, by exact search.
+    Evaluates every system on every retrieval set with exact search.
 
     Args:
         systems (sequence of `Embedder`, `ContextualEmbedder` or `Ranker`):
-            The systems. Contextual ones are left without a context.
+            The systems. Contextual systems end up without a context.
         retrieval_sets (`Sequence[RetrievalSet]`):
             The sets.
         contexts (sequence of `str`, *optional*, defaults to `("own",)`):
-            Contexts that contextual systems are evaluated with, a row for each: `"own"`, documents of the set itself;
-            `"foreign"`, documents of the next set in the list; `"random"`, documents of all other sets; `"none"`.
+            Contexts of contextual systems, one row for each: `"own"` takes documents of the set itself, `"foreign"` of
+            the next set in the list, `"random"` of all other sets, and `"none"` uses no context.
         other_contexts (`Mapping[str, Sequence[str]]`, *optional*):
-            More contexts by name, to be shown on every set: documents, of which as many are drawn.
+            More contexts by name, each a list of documents to sample from. They are used on every set.
         context_size (`int`, *optional*, defaults to `512`):
-            Number of context documents, the same ones for all systems; the whole corpus, if it is smaller.
+            Number of context documents, which are the same for all systems; all documents if there are fewer.
         seed (`int`, *optional*, defaults to `0`):
-            Seed with which they are drawn.
+            Seed with which they are sampled.
 
     Returns:
         `Evaluation`: The score of every query.
@@ -61,7 +61,7 @@ def evaluate(
             f"A {strange[0]} context comes from another retrieval set, but there is only one. Give a second set, or "
             f"leave `{strange[0]}` out of `contexts`."
         )
-    samples = [_draw_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
+    samples = [_sample_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
     others = {name: sample_documents(texts, context_size, seed=seed) for name, texts in other_contexts.items()}
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     foreign_sets: dict[str, str] = {}
@@ -88,14 +88,14 @@ def evaluate(
 def _rankings(
     system: Embedder | Ranker, retrieval_set: RetrievalSet, contexts: dict[str, list[str] | None]
 ) -> Iterator[tuple[str, Ranking]]:
-    """The rows of a system: its name, with the context if it has one, and its ranking."""
+    """Yields the rows of a system: its name, with the context if it has one, and its ranking."""
     queries, documents = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
     if isinstance(system, Ranker):
         yield system.name, system.rank(queries, documents, depth=RANKING_DEPTH)
     elif isinstance(system, ContextualEmbedder):
         for context, context_documents in contexts.items():
             system.set_context(context_documents)
-            name = f"{system.name}, {context.replace('none', 'no')} context"
+            name = f"{system.name}, {'no' if context_documents is None else context} context"
             yield name, _search(system, queries, documents, f"{retrieval_set.name}: {name}")
         system.set_context(None)
     else:
@@ -120,11 +120,11 @@ def _search(embedder: Embedder, queries: list[str], documents: list[str], title:
     return search_vectors(query_vectors, document_blocks(), depth=RANKING_DEPTH)
 
 
-def _draw_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
+def _sample_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
     texts = [text for text in retrieval_set.corpus.values() if text.strip()]
     if not texts:
         raise ValueError(
-            f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Look at its "
+            f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Check its "
             "corpus file."
         )
     return sample_documents(texts, context_size, seed=seed)
@@ -132,7 +132,7 @@ def _draw_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> 
 
 def _check_names(kind: str, names: list[str]) -> None:
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"The {kind} need different names and at least one is needed, got {names}. Name them apart.")
+        raise ValueError(f"The {kind} need different names and at least one is needed, got {names}. Rename them.")
 
 
 __all__ = ["CONTEXTS", "Context", "evaluate"]

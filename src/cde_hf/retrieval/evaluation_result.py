@@ -22,13 +22,13 @@ class Evaluation:
 
     Args:
         scores (`dict[str, dict[str, dict[str, dict[str, float]]]]`):
-            Set, system, metric, query: the score, between 0 and 1.
+            Score between 0 and 1, by set, system, metric and query.
         foreign_sets (`dict[str, str]`):
-            For each set the one whose documents were its foreign context.
+            The set that each set took its foreign context from.
         context_size (`int`):
             Number of context documents.
         seed (`int`):
-            Seed with which they were drawn.
+            Seed with which they were sampled.
     """
 
     scores: dict[str, dict[str, dict[str, dict[str, float]]]]
@@ -43,18 +43,18 @@ class Evaluation:
 
     @property
     def systems(self) -> list[str]:
-        """Names of the systems, each context of a contextual one by itself."""
+        """Names of the systems. A contextual system has one name for each context."""
         return list(next(iter(self.scores.values())))
 
     def mean(self, system: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10") -> float:
-        """Mean score of a system on a set, or the mean of its means over all sets."""
+        """Mean score of a system on a set, or the average of these means over all sets."""
         names = self.sets if retrieval_set is None else [retrieval_set]
         return float(np.mean([np.mean(list(self.scores[name][system][metric].values())) for name in names]))
 
     def compare(
         self, first: str, second: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10"
     ) -> Comparison:
-        """Paired randomisation test between two systems, on one set or over all of them."""
+        """Paired randomisation test between two systems, on one set or on all sets."""
         names = self.sets if retrieval_set is None else [retrieval_set]
         return compare_scores(
             [self.scores[name][first][metric] for name in names], [self.scores[name][second][metric] for name in names]
@@ -62,7 +62,7 @@ class Evaluation:
 
     def join(self, other: "Evaluation") -> "Evaluation":
         """
-        The rows of both, for systems that were evaluated apart, each in the contexts that mean something to it.
+        Joins the rows of two evaluations, for systems that were evaluated separately with different contexts.
 
         Args:
             other (`Evaluation`):
@@ -79,13 +79,13 @@ class Evaluation:
 
     def to_markdown(self, metric: str = "ndcg@10", *, baseline: str | None = None) -> str:
         """
-        A table with a row for each system and a column for each set, in percent.
+        Returns a table with a row for each system and a column for each set, in percent.
 
         Args:
             metric (`str`, *optional*, defaults to `"ndcg@10"`):
                 One of `"ndcg@10"`, `"mrr@10"` and `"recall@100"`.
             baseline (`str`, *optional*):
-                Name of a system. Scores that differ from its score by more than chance (p < 0.05) get a star.
+                Name of a system. Scores that differ significantly from its score (p < 0.05) get a star.
         """
         if metric not in METRICS:
             raise ValueError(f"There is no metric `{metric}`. Use one of {', '.join(METRICS)}.")
@@ -106,16 +106,16 @@ class Evaluation:
         return f"{score}*" if comparison.p_value < _SIGNIFICANCE_LEVEL else score
 
     def to_json(self) -> str:
-        """All scores and settings, for [`Evaluation.from_json`]."""
+        """Returns all scores and settings, for [`Evaluation.from_json`]."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Evaluation":
-        """Reads what [`Evaluation.to_json`] gave."""
+        """Reads the output of [`Evaluation.to_json`]."""
         return cls(**json.loads(text))
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the JSON to a file, which replaces an older one only when it is whole."""
+        """Writes the JSON to a file. An older file is replaced only when the new one is complete."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:

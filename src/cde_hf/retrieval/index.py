@@ -1,4 +1,4 @@
-"""An index of a corpus: vectors, documents and the context that the vectors were made with, together."""
+"""An index of a corpus: its vectors, its documents and the context of the vectors."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,9 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .contextual_models import is_contextual
 from .corpus_encoding import EncodedCorpus
-from .document_rows import DocumentRows, SearchHit
-from .document_vectors import check_origin, encode_documents
 from .drift import CorpusMoments, Drift, measure_drift
-from .index_checks import checked_ids, checked_texts, checked_vectors, ids_and_texts
-from .index_folder import read_folder, write_folder
-from .index_kinds import IndexKind, build_rows
+from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
 from .model_contexts import (
     context_of,
     context_size,
@@ -24,20 +19,26 @@ from .model_contexts import (
     with_own_context,
     without_context,
 )
-from .systems import SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
+from .origins import VectorOrigin, model_fingerprint, vector_origin
+from .search import check_vectors
+from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
+from .systems import SentenceTransformerEmbedder, is_contextual
 
 
 FORMAT_VERSION = 2
 
+_DOCUMENTS_AT_ONCE = 4096
+_NUM_CHECKED_TEXTS = 8
+_MIN_CHECKED_COSINE = 0.99
+
 
 class ContextualIndex:
     """
-    Vectors of a corpus that can be searched, with the context that they were made with.
+    A searchable index of a corpus, together with the context of its vectors.
 
-    Queries are encoded with the index's own context, whatever context the given model has. Vectors of another origin,
-    that is of another model, context or setting, are refused. Made by [`ContextualIndex.build`],
-    [`ContextualIndex.from_vectors`] or [`ContextualIndex.load`].
+    Queries are always encoded with the index's own context, whatever context the given model has. Vectors of another
+    model, context or setting are refused. Made by [`ContextualIndex.build`], [`ContextualIndex.from_vectors`] or
+    [`ContextualIndex.load`].
 
     Example:
 
@@ -76,21 +77,21 @@ class ContextualIndex:
         seed: int = 0,
     ) -> "ContextualIndex":
         """
-        Encodes a corpus and puts it into an index.
+        Encodes a corpus and builds an index of it.
 
         Args:
             model (`SentenceTransformer`):
-                A CDE checkpoint, a model with context-frequency pooling, or a plain one. It stays as it is. If it has
-                a context, that is used; if it is contextual and has none, one is drawn from the documents.
+                A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
+                contextual model uses its own context; without one, it gets a sample of the documents.
             documents (`Mapping[str, str]` or `Sequence[str]`):
-                Texts by their ids; or texts, whose ids are then `"0"`, `"1"`, …
+                Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
             kind (`str`, *optional*, defaults to `"auto"`):
-                `"flat"`: exact search. `"hnsw"`, `"ivf"`: approximate and faster. `"auto"`: flat up to 500,000
-                documents, `"hnsw"` beyond.
+                `"flat"` searches exactly. `"hnsw"` and `"ivf"` are approximate and faster. `"auto"` is flat up to
+                500,000 documents and `"hnsw"` beyond.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
             seed (`int`, *optional*, defaults to `0`):
-                Seed of the draw of a context.
+                Seed with which a context is sampled.
 
         Returns:
             `ContextualIndex`: The index.
@@ -99,8 +100,8 @@ class ContextualIndex:
         if not texts:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
-        vectors = encode_documents(model, texts, batch_size)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        vectors = _encode_documents(model, texts, batch_size)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_vectors(
@@ -114,22 +115,22 @@ class ContextualIndex:
         kind: IndexKind = "auto",
     ) -> "ContextualIndex":
         """
-        Puts vectors into an index that were made before.
+        Builds an index of existing vectors.
 
-        That they come from this model and its context is checked by `origin`, or, without it, by encoding a few of the
-        texts again. One of the two must be given.
+        `origin` proves that they come from this model and its context. Without it, a few of the texts are encoded
+        again and compared. Give one of the two.
 
         Args:
             model (`SentenceTransformer`):
-                The model that made them, with the context that it had then.
+                The model that made them, with the same context.
             document_ids (`Sequence[str]`):
                 Ids of the documents.
             vectors (`np.ndarray` of shape `(num_documents, dim)`):
                 Their vectors.
             texts (`Sequence[str]`, *optional*):
-                Their texts, to be kept in the index.
+                Their texts, which the index keeps.
             origin (`VectorOrigin`, *optional*):
-                What `vector_origin(model)` was when they were made.
+                `vector_origin(model)` at the time they were made.
             kind (`str`, *optional*, defaults to `"auto"`):
                 As in [`ContextualIndex.build`].
 
@@ -139,23 +140,24 @@ class ContextualIndex:
         model = with_context(model, context_of(model))
         own_origin = vector_origin(model)
         document_ids = checked_ids(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=own_origin.similarity == "cosine")
+        is_cosine = own_origin.similarity == "cosine"
+        vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
         texts = checked_texts(texts, len(document_ids))
-        check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows(build_rows(vectors, kind=kind), document_ids, texts))
+        _check_origin(model, own_origin, origin, vectors, texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_encoded(
         cls, model: SentenceTransformer, encoded: EncodedCorpus, *, kind: IndexKind = "auto"
     ) -> "ContextualIndex":
         """
-        Puts a corpus into an index that [`encode_corpus`] encoded.
+        Builds an index of a corpus that [`encode_corpus`] encoded.
 
         Args:
             model (`SentenceTransformer`):
-                The model that encoded it. Its own context does not matter: the encoded corpus has one.
+                The model that encoded it. Its current context is ignored: the encoded corpus has its own.
             encoded (`EncodedCorpus`):
-                The corpus with its vectors and their context.
+                The encoded corpus.
             kind (`str`, *optional*, defaults to `"auto"`):
                 As in [`ContextualIndex.build`].
 
@@ -187,7 +189,7 @@ class ContextualIndex:
 
     @property
     def texts(self) -> list[str | None]:
-        """Texts of the documents, `None` where they are not known."""
+        """Texts of the documents, `None` where unknown."""
         return self._rows.texts
 
     @property
@@ -196,7 +198,7 @@ class ContextualIndex:
         return self._rows.vectors
 
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """The best documents for a query, best first. The query is encoded with the index's own context."""
+        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
         if not isinstance(query, str):
             raise TypeError(
                 f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
@@ -204,13 +206,13 @@ class ContextualIndex:
         return self.search_batch([query], depth=depth)[0]
 
     def search_batch(self, queries: Sequence[str], *, depth: int = 10, batch_size: int = 32) -> list[list[SearchHit]]:
-        """The best documents for each of several queries, best first."""
+        """Returns the best documents for each of several queries, best first."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
         if model_fingerprint(self.model) != self.origin.model:
             raise ValueError(
-                "The weights of the model have changed since the index was made, so its queries do not fit the "
-                "vectors. Load the model as it was, or build the index again."
+                "The weights of the model have changed since the index was made, so its queries do not match the "
+                "vectors. Load the original model, or build the index again."
             )
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
         return self.search_vectors(vectors, origin=self.origin, depth=depth)
@@ -219,7 +221,7 @@ class ContextualIndex:
         self, query_vectors: np.ndarray, *, origin: VectorOrigin, depth: int = 10
     ) -> list[list[SearchHit]]:
         """
-        The best documents for queries that were encoded elsewhere.
+        Returns the best documents for queries that were encoded elsewhere.
 
         Args:
             query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
@@ -227,36 +229,35 @@ class ContextualIndex:
             origin (`VectorOrigin`):
                 `vector_origin(model)` of the model that made them.
             depth (`int`, *optional*, defaults to `10`):
-                Number of documents to find.
+                Number of documents to return.
 
         Returns:
-            `list[list[SearchHit]]`: For each query its documents, best first; fewer than `depth` if there are no more.
+            `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
         """
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
         self._refuse_foreign(origin)
-        vectors = checked_vectors(query_vectors, len(query_vectors), is_cosine=self._is_cosine, dim=self._rows.dim)
-        return self._rows.search(vectors, depth)
+        return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
     def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
         """
-        Encodes documents with the index's own context and adds them: all of them, or none if one is refused.
+        Encodes documents with the index's own context and adds them. If one is refused, none is added.
 
         Args:
             documents (`Mapping[str, str]`):
-                Texts by their ids, which must be new.
+                Texts by id. The ids must be new.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
         """
         if not isinstance(documents, Mapping):
             raise TypeError(
-                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary, for "
-                "the ids must differ from those in the index."
+                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
+                "ids must differ from the ids in the index."
             )
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
         if texts:
-            self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
+            self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -267,7 +268,7 @@ class ContextualIndex:
         texts: Sequence[str] | None = None,
     ) -> None:
         """
-        Adds documents whose vectors were made before, by the same model with the same context.
+        Adds documents with existing vectors of the same model and context.
 
         Args:
             document_ids (`Sequence[str]`):
@@ -282,11 +283,11 @@ class ContextualIndex:
         self._refuse_foreign(origin)
         document_ids = checked_ids(document_ids)
         self._rows.refuse_known(document_ids)
-        vectors = checked_vectors(vectors, len(document_ids), is_cosine=self._is_cosine, dim=self._rows.dim)
+        vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
 
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Takes documents out: all of them, or none if one is not there."""
+        """Deletes documents. If one is not in the index, none is deleted."""
         if isinstance(document_ids, str):
             raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
         self._rows.refuse_missing(document_ids)
@@ -295,29 +296,29 @@ class ContextualIndex:
 
     def drift(self, new_documents: Sequence[str] = (), *, batch_size: int = 32) -> Drift:
         """
-        How far the corpus has moved since the index was built, and whether a new context is due.
+        Measures how far the corpus has moved since the index was built, and whether it needs a new context.
 
         Args:
             new_documents (`Sequence[str]`, *optional*):
-                Texts that are about to be added. Without them the index is compared with what it was when built.
+                Texts that are about to be added. By default, the index is compared with its state when built.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
 
         Returns:
-            `Drift`: The value, about 0 to 1 while the corpus merely grows, and the advice.
+            `Drift`: The value, which stays between 0 and 1 while the corpus only grows, and the advice.
         """
         size = context_size(context_of(self.model))
         if size == 0:
             raise ValueError(
-                "This index has no context documents, so there is nothing that the corpus could move away from. Build "
-                "it with a contextual model."
+                "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
+                "contextual model."
             )
         self._keep_moments()
         if isinstance(new_documents, str):
             raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
         if len(new_documents):
-            parts.append(CorpusMoments.of(encode_documents(self.model, list(new_documents), batch_size)))
+            parts.append(CorpusMoments.of(_encode_documents(self.model, list(new_documents), batch_size)))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
@@ -325,11 +326,11 @@ class ContextualIndex:
 
     def save(self, folder: str | os.PathLike) -> None:
         """
-        Writes the index to a folder. An older index there is replaced at one moment, when the new one is whole.
+        Writes the index to a folder. An older index there is replaced when the new one is complete.
 
         Args:
             folder (`str` or `os.PathLike`):
-                A new folder, or that of an index.
+                A new folder, or the folder of an older index.
         """
         self._keep_moments()
         self._rows.compact()
@@ -354,13 +355,13 @@ class ContextualIndex:
     @classmethod
     def load(cls, folder: str | os.PathLike, model: SentenceTransformer) -> "ContextualIndex":
         """
-        Reads an index from its folder.
+        Loads an index from its folder.
 
         Args:
             folder (`str` or `os.PathLike`):
-                What [`ContextualIndex.save`] wrote.
+                The folder that [`ContextualIndex.save`] wrote.
             model (`SentenceTransformer`):
-                The model that the index was made with. Its own context does not matter: the index has one.
+                The model that the index was made with. Its current context is ignored: the index has its own.
 
         Returns:
             `ContextualIndex`: The index.
@@ -388,22 +389,27 @@ class ContextualIndex:
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
         """Name or path of the model that the index in a folder was made with, if it is known."""
-        return read_folder(Path(folder), format_version=FORMAT_VERSION)[0]["model_name"]
+        return read_manifest(Path(folder), format_version=FORMAT_VERSION)["model_name"]
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an index."""
+        return (Path(folder) / MANIFEST).exists()
 
     def model_without_context(self) -> SentenceTransformer:
-        """The model of the index without any context, to compare with."""
+        """Returns the model of the index without its context, for comparisons."""
         return without_context(self.model)
 
-    @property
-    def _is_cosine(self) -> bool:
-        return self.origin.similarity == "cosine"
+    def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
+        is_cosine = self.origin.similarity == "cosine"
+        return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
         self._keep_moments()
         self._rows.add(document_ids, vectors, texts)
 
     def _keep_moments(self) -> None:
-        """Remembers what the corpus was when the index was built, before it changes."""
+        """Stores the moments of the corpus when the index was built, before it changes."""
         if self._moments is None:
             self._moments = CorpusMoments.of(self.vectors)
 
@@ -415,8 +421,56 @@ class ContextualIndex:
             )
 
 
+def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
+    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
+    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
+    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
+
+
+def _check_origin(
+    model: SentenceTransformer,
+    own_origin: VectorOrigin,
+    origin: VectorOrigin | None,
+    vectors: np.ndarray,
+    texts: list[str | None],
+) -> None:
+    """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
+    if origin is not None:
+        if origin != own_origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
+                "and context that they were made with."
+            )
+        return
+    rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
+    rows = rows[:_NUM_CHECKED_TEXTS]
+    if not rows:
+        raise ValueError(
+            "The origin of the vectors is unknown: got neither `origin` nor texts to encode again. Give "
+            "`origin=vector_origin(model)` of the model that made them, or `texts`."
+        )
+    again = _encode_documents(model, [texts[row] for row in rows], batch_size=_NUM_CHECKED_TEXTS)
+    given = vectors[rows]
+    if again.shape != given.shape:
+        raise ValueError(
+            f"The vectors have {given.shape[1]} dimensions, but the vectors of this model have {again.shape[1]}. Give "
+            "the model that made them."
+        )
+    scale = np.linalg.norm(again, axis=1) * np.linalg.norm(given, axis=1)
+    cosines = (again * given).sum(axis=1) / np.maximum(scale, np.finfo(np.float32).tiny)
+    if cosines.min() < _MIN_CHECKED_COSINE:
+        raise ValueError(
+            f"The vectors come from another model or context: the text {texts[rows[cosines.argmin()]][:40]!r} has a "
+            f"cosine of {cosines.min():.3f} with its vector by this model, expected {_MIN_CHECKED_COSINE} or more. "
+            "Give the model and context that they were made with."
+        )
+
+
 def _model_name(model: SentenceTransformer) -> str | None:
-    """Name or path that a model was loaded from, if it knows it."""
+    """Name or path that a model was loaded from, if known."""
     network = model[0].model if is_contextual(model) else getattr(model[0], "auto_model", None)
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 

@@ -1,8 +1,8 @@
 """
-A folder of files that change together, or not at all.
+A folder of files that are replaced together.
 
-Every save writes its files under new names and then replaces the manifest, which names them, with their sizes and
-hashes. A save that fails or is killed leaves the manifest, and the files that it names, as they were.
+Every save writes its files under new names and then replaces the manifest, which lists them with their sizes and
+hashes. A save that fails or is killed leaves the manifest and the files that it lists unchanged.
 """
 
 import json
@@ -20,28 +20,28 @@ import xxhash
 MANIFEST = "manifest.json"
 
 _BYTES_AT_ONCE = 1 << 22
-# The manifest, the files of a save, and the temporary folders of writers that were killed.
+# The manifest, the files of a save, and the temporary folders of killed writers.
 _OUR_NAMES = re.compile(rf"{re.escape(MANIFEST)}(\.new)?|[a-z]+-[0-9a-f]{{8}}\.[a-z]+|tmp[a-z0-9_]{{8}}")
 
 
 def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, Callable[[Path], None]]) -> None:
     """
-    Writes files and facts to a folder, in place of those that an earlier call wrote.
+    Writes files and facts to a folder and replaces the ones of an earlier call.
 
     Args:
         folder (`Path`):
-            Folder to write: a new or empty one, or one that this function wrote.
+            A new or empty folder, or one that this function wrote.
         facts (`Mapping`):
-            What JSON can hold.
+            Values that JSON can hold.
         writers (`Mapping[str, Callable]`):
-            For each file name, such as `vectors.faiss`, a function that writes the path it is given.
+            A function that writes a path, for each file name such as `vectors.faiss`.
     """
     if folder.is_dir():
         foreign = [path.name for path in folder.iterdir() if not _OUR_NAMES.fullmatch(path.name)]
         if foreign:
             raise ValueError(
-                f"`{folder}` holds files that are not of an index, such as {sorted(foreign)[:3]}, so nothing is "
-                "written to it. Give a new folder, or that of an older index."
+                f"`{folder}` holds files that do not belong to an index, such as {sorted(foreign)[:3]}, so nothing "
+                "was written. Give a new folder, or the folder of an older index."
             )
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid4().hex[:8]
@@ -62,35 +62,43 @@ def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, C
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], dict[str, Path]]:
-    """
-    Reads the facts of a folder and finds its files, refusing those that are torn.
-
-    Returns:
-        `tuple`: The facts, and the path of each file by its name.
-    """
+def read_manifest(folder: Path, *, format_version: int) -> dict[str, Any]:
+    """Reads the facts of a folder and, as `files`, the descriptions of its files, which stay unread."""
     try:
-        facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, files = facts["format_version"], facts.pop("files")
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, _ = manifest["format_version"], manifest["files"]
     except FileNotFoundError:
         raise FileNotFoundError(
             f"`{folder}` holds no index. Make one with `cde-hf index MODEL CORPUS {folder}`."
         ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"The manifest of the index `{folder}` is torn ({error}). Build the index again.") from error
+        raise ValueError(
+            f"The manifest of `{folder}` is corrupt or incomplete ({error}). Build the index again."
+        ) from error
     if version != format_version:
         raise ValueError(
             f"`{folder}` is an index of version {version}, but this package reads version {format_version}. Build the "
             "index again."
         )
+    return manifest
+
+
+def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], dict[str, Path]]:
+    """
+    Reads the facts of a folder and finds its files, refusing those that are corrupt or incomplete.
+
+    Returns:
+        `tuple`: The facts, and the path of each file by its name.
+    """
+    facts = read_manifest(folder, format_version=format_version)
     paths = {}
-    for name, description in files.items():
+    for name, description in facts.pop("files").items():
         paths[name] = folder / description["file"]
         found = _describe(paths[name]) if paths[name].is_file() else None
         if found != description:
             raise ValueError(
-                f"The index `{folder}` is torn: `{description['file']}` should be {_in_words(description)}, got "
-                f"{_in_words(found)}. Restore the file or build the index again."
+                f"The index `{folder}` is corrupt or incomplete: `{description['file']}` should be "
+                f"{_in_words(description)}, got {_in_words(found)}. Restore the file or build the index again."
             )
     return facts, paths
 
@@ -98,9 +106,9 @@ def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], d
 def _write(write: Callable[[Path], None], path: Path) -> None:
     try:
         write(path)
-    except (OSError, RuntimeError) as error:  # FAISS and safetensors have errors of their own for a full disk
+    except (OSError, RuntimeError) as error:  # FAISS and safetensors raise their own errors on a full disk
         raise OSError(
-            f"`{path}` could not be written ({error}). What was saved before is untouched: make room and save again."
+            f"`{path}` could not be written ({error}). The older index is unchanged: free some space and save again."
         ) from error
 
 
@@ -116,4 +124,4 @@ def _in_words(description: dict[str, Any] | None) -> str:
     return "no file" if description is None else f"{description['num_bytes']:,} bytes with hash {description['hash']}"
 
 
-__all__ = ["MANIFEST", "read_folder", "write_folder"]
+__all__ = ["MANIFEST", "read_folder", "read_manifest", "write_folder"]

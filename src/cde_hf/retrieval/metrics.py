@@ -1,4 +1,4 @@
-"""Scores of a ranking: NDCG@10, MRR@10 and recall@100, query by query, by trec_eval."""
+"""Scores of a ranking by trec_eval: NDCG@10, MRR@10 and recall@100 of every query."""
 
 import pytrec_eval
 
@@ -8,7 +8,7 @@ from .search import Ranking
 
 METRICS = ("ndcg@10", "mrr@10", "recall@100")
 
-# Number of documents per query that the metrics look at.
+# Number of documents per query that the metrics need.
 RANKING_DEPTH = 100
 
 
@@ -23,7 +23,7 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
             The set.
 
     Returns:
-        `dict[str, dict[str, float]]`: For each of the `METRICS` the score of each query, between 0 and 1.
+        `dict[str, dict[str, float]]`: The score of each query between 0 and 1, for each of the `METRICS`.
     """
     document_ids = list(retrieval_set.corpus)
     runs: dict[str, dict[str, float]] = {}
@@ -34,7 +34,7 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
         found = [(document_ids[index], score) for index, score in zip(indices, scores, strict=True) if index >= 0]
         runs[query_id], short_runs[query_id] = dict(found), dict(found[:10])
     results = pytrec_eval.RelevanceEvaluator(retrieval_set.qrels, {"ndcg_cut.10", "recall.100"}).evaluate(runs)
-    # trec_eval has no cut for the reciprocal rank, so the run itself is cut.
+    # trec_eval has no cutoff for the reciprocal rank, so the run itself is cut off.
     short_results = pytrec_eval.RelevanceEvaluator(retrieval_set.qrels, {"recip_rank"}).evaluate(short_runs)
     return {
         "ndcg@10": _scores_of(results, "ndcg_cut_10", retrieval_set),

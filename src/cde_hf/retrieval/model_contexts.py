@@ -1,14 +1,13 @@
 """
-The context that a sentence-transformers model encodes with: taken out, put on disk, and put into another copy of it.
+The context of a sentence-transformers model: read from the model, saved, and given to a copy of the model.
 
-There are three kinds of model: a CDE checkpoint, whose context is a [`CorpusContext`]; a model with context-frequency
-pooling, whose context is a [`FrequencyContext`]; and any other, which has none.
+There are three kinds of model. The context of a CDE checkpoint is a [`CorpusContext`], the context of a model with
+context-frequency pooling is a [`FrequencyContext`], and other models have none.
 """
 
 import copy
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,8 +21,8 @@ from transformers.utils import logging
 
 from ..modeling import CorpusContext
 from ..modeling.fingerprint import tensor_hash
-from .contextual_models import is_contextual
-from .contextualize import contextualize
+from .contextualized_models import contextualize, with_module
+from .systems import is_contextual
 
 
 logger = logging.get_logger(__name__)
@@ -34,7 +33,7 @@ _FREQUENCY_KIND = "cde_frequency_context"
 @dataclass(frozen=True)
 class FrequencyContext:
     """
-    What context-frequency pooling knows of a corpus.
+    The word statistics of a corpus, for context-frequency pooling.
 
     Args:
         document_counts (`torch.Tensor` of shape `(vocab_size,)`):
@@ -42,28 +41,28 @@ class FrequencyContext:
         num_documents (`int`):
             Number of context documents.
         frequency_scale (`float`):
-            Share of the documents at which a token weighs one half.
-        documents_hash (`str`, *optional*):
-            Name of the documents' texts.
-        seed (`int`, *optional*):
-            Seed with which they were drawn.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Width of the lexical part of the vectors.
-        lexical_weight (`float`, *optional*, defaults to `0.0`):
-            What the lexical part counts beside the dense one.
+            Share of the documents at which a token has the weight 0.5.
+        documents_hash (`str` or `None`):
+            Hash of the documents' texts.
+        seed (`int` or `None`):
+            Seed with which they were sampled.
+        lexical_size (`int`):
+            Width of the lexical part of the vectors, 0 for none.
+        lexical_weight (`float`):
+            Weight of the lexical part, relative to the dense part.
     """
 
     document_counts: Tensor
     num_documents: int
     frequency_scale: float
-    documents_hash: str | None = None
-    seed: int | None = None
-    lexical_size: int = 0
-    lexical_weight: float = 0.0
+    documents_hash: str | None
+    seed: int | None
+    lexical_size: int
+    lexical_weight: float
 
     @property
     def hash(self) -> str:
-        """A short name for the contents, the same in every process."""
+        """Hash of the contents, the same in every process."""
         scales = [self.num_documents, self.frequency_scale]
         if self.lexical_size > 0:
             scales += [self.lexical_size, self.lexical_weight]
@@ -80,7 +79,7 @@ ModelContext = CorpusContext | FrequencyContext | None
 
 
 def context_of(model: SentenceTransformer) -> ModelContext:
-    """The context that a model has, `None` if it has none or is a plain one."""
+    """Returns the context of a model, `None` if it has none or is a plain model."""
     if is_contextual(model):
         return model[0].context
     found = _frequency_pooling(model)
@@ -90,26 +89,26 @@ def context_of(model: SentenceTransformer) -> ModelContext:
 
 
 def draw_context(model: SentenceTransformer, documents: Sequence[str], *, seed: int = 0) -> ModelContext:
-    """A context of documents drawn from a corpus; `None` for a plain model. The model stays as it is."""
+    """Samples a context from a corpus; `None` for a plain model. The model stays unchanged."""
     if is_contextual(model):
         return model[0].encode_context(documents, seed=seed)
     if _frequency_pooling(model) is None:
         return None
-    twin = _with_module(model, *_new_pooling(model))
+    twin = with_module(model, *_new_pooling(model))
     _frequency_pooling(twin)[1].set_context(documents, seed=seed)
     return context_of(twin)
 
 
 def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceTransformer:
     """
-    A model with a context of its own, which shares its weights with the one that was given.
+    Returns a copy of a model with another context. Both share their weights.
 
     Args:
         model (`SentenceTransformer`):
-            The model. It stays as it is.
+            The model, which stays unchanged.
         context (`CorpusContext`, `FrequencyContext` or `None`):
-            A context of this kind of model; `None` for a plain one. A plain one that pools by the mean can also be
-            given a `FrequencyContext`.
+            A context for this kind of model; `None` for a plain model. A plain model with mean pooling also takes a
+            `FrequencyContext`.
 
     Returns:
         `SentenceTransformer`: The model with that context.
@@ -117,63 +116,63 @@ def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceT
     if is_contextual(model) and hasattr(context, "second_stage_fingerprint"):
         module = copy.copy(model[0])  # shallow: the weights are shared, the context is not
         module.set_context(context)
-        return _with_module(model, next(iter(model._modules)), module)
+        return with_module(model, next(iter(model._modules)), module)
     if isinstance(context, FrequencyContext) and not is_contextual(model):
         if _frequency_pooling(model) is None:
-            model = contextualize(model, None)  # any mean-pooling model can read it
+            model = contextualize(model, None)  # any mean-pooling model takes it
         name, pooling = _new_pooling(model, context)
-        twin = _with_module(model, name, pooling)
+        twin = with_module(model, name, pooling)
         pooling.set_counts(context.document_counts.to(model.device))
         return twin
     if context is None and not is_contextual(model):
         return model
     kinds = ", ".join(type(module).__name__ for module in model.children())
     raise ValueError(
-        f"A model of the modules {kinds} got a context of the type `{type(context).__name__}`, which it does not "
+        f"A model with the modules {kinds} got a context of the type `{type(context).__name__}`, which it does not "
         "read. Give the model that the context was made with."
     )
 
 
 def with_own_context(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> SentenceTransformer:
-    """A copy of the model with the context that it has, or else, if it is contextual, one drawn from the texts."""
+    """Returns a copy of a model with its own context or, if it is contextual and has none, a sample of the texts."""
     context = context_of(model)
     if context is None:
         context = draw_context(model, texts, seed=seed)
         if context is not None:
-            logger.info(f"Drew a context of {context_size(context)} documents from the corpus.")
+            logger.info(f"Sampled a context of {context_size(context)} documents from the corpus.")
     return with_context(model, context)
 
 
 def without_context(model: SentenceTransformer) -> SentenceTransformer:
-    """The model as it is without any context: a CDE checkpoint as a plain biencoder, or with the plain mean."""
+    """Returns the model without any context: a CDE checkpoint as a plain biencoder, others with the plain mean."""
     if is_contextual(model):
         return with_context(model, CorpusContext.null())
     if _frequency_pooling(model) is None:
         return model
-    return _with_module(model, *_new_pooling(model))
+    return with_module(model, *_new_pooling(model))
 
 
 def context_size(context: ModelContext) -> int:
-    """Number of documents in a context, 0 if there are none."""
+    """Number of documents in a context."""
     if isinstance(context, FrequencyContext):
         return context.num_documents
     return 0 if context is None or context.embeddings is None else len(context.embeddings)
 
 
 def load_context(path: str | os.PathLike) -> ModelContext:
-    """Reads a context that was saved by either class."""
+    """Reads a saved context of either class."""
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"`{path}` is not a whole safetensors file ({error}). Write it again.") from error
+        raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Write it again.") from error
     if _FREQUENCY_KIND not in metadata:
         return CorpusContext.load(Path(path))
     return FrequencyContext(load_file(path)["document_counts"], **json.loads(metadata[_FREQUENCY_KIND]))
 
 
 def _frequency_pooling(model: SentenceTransformer) -> tuple[str, nn.Module] | None:
-    # By its name: a checkpoint's own copy of the code and an installed package have a `FrequencyPooling` each.
+    # By name, because a checkpoint's copy of the code and this package each define a `FrequencyPooling`.
     found = [item for item in model.named_children() if type(item[1]).__name__ == "FrequencyPooling"]
     return found[0] if found else None
 
@@ -185,20 +184,6 @@ def _new_pooling(model: SentenceTransformer, context: FrequencyContext | None = 
         names += ["num_documents", "documents_hash", "seed"]
     settings = {name: getattr(pooling if context is None else context, name) for name in names}
     return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **settings)
-
-
-def _with_module(model: SentenceTransformer, name: str, module: nn.Module) -> SentenceTransformer:
-    modules = OrderedDict(model.named_children())
-    modules[name] = module
-    return type(model)(
-        modules=modules,
-        device=str(model.device),
-        prompts=model.prompts,
-        default_prompt_name=model.default_prompt_name,
-        similarity_fn_name=model.similarity_fn_name,
-        truncate_dim=model.truncate_dim,
-        trust_remote_code=True,  # what it says when it is saved and trained, for its modules have code
-    )
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Our checkpoints in mteb: the metadata by which its own CDE wrapper loads them."""
+"""Metadata with which mteb's own CDE wrapper loads our checkpoints."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,24 +23,23 @@ def make_model_meta(
     training_datasets: Iterable[str] = (),
 ) -> "ModelMeta":
     """
-    Describes a checkpoint to mteb, which runs it with its `CDEWrapper`: the context of each task is drawn from its
-    corpus.
+    Describes a checkpoint to mteb, whose `CDEWrapper` runs it with a context sampled from the corpus of each task.
 
     Args:
         checkpoint (`str` or `Path`):
-            Folder or Hub name of a checkpoint with its first stage.
+            Folder or Hub name of a checkpoint that includes its first stage.
         name (`str`, *optional*):
-            Name in the results, `organisation/model`. Defaults to the checkpoint, a folder under `local/`.
+            Name in the results, `organisation/model`. Defaults to the Hub name, or to `local/` and the folder's name.
         revision (`str`, *optional*, defaults to `"main"`):
             Revision on the Hub.
         num_parameters (`int`, *optional*):
             Number of parameters of both stages.
         max_length (`int`, *optional*, defaults to `512`):
-            Tokens that it reads of a text.
+            Maximum number of tokens of a text.
         prompts (`Prompts`, *optional*):
             Texts to put before queries and documents. Defaults to the paper's.
         training_datasets (`Iterable[str]`, *optional*):
-            Names of mteb tasks whose data it was trained on, for mteb to mark as not zero-shot.
+            Names of mteb tasks whose data it was trained on, which mteb marks as not zero-shot.
 
     Returns:
         `mteb.models.ModelMeta`: The description, for `mteb.evaluate(meta, tasks)`.

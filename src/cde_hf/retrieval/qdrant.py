@@ -1,13 +1,14 @@
 """
-The index in Qdrant: the same vectors, documents and context, in a folder or on a server.
+An index in Qdrant: the same vectors, documents and context, in a folder or on a server.
 
-A collection holds the documents. A second one, whose name ends in `-context`, holds one point with the origin of the
-vectors and the context; it is written last, so that a collection without it is known to be unfinished.
+A collection holds the documents. A second collection, whose name ends in `-context`, holds one point with the origin
+of the vectors and the context. It is written last, so its absence marks an incomplete upload.
 """
 
 import base64
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
@@ -16,22 +17,61 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .document_rows import SearchHit
 from .index import ContextualIndex
-from .index_checks import ids_and_texts
 from .model_contexts import ModelContext, context_of, load_context, with_context
-from .qdrant_connection import clear_errors, connect, import_qdrant
+from .origins import VectorOrigin, model_fingerprint, vector_origin
+from .storage import SearchHit, ids_and_texts
 from .systems import SentenceTransformerEmbedder
-from .vector_origin import VectorOrigin, model_fingerprint, vector_origin
 
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
 
 
+def _import_qdrant() -> Any:
+    """Imports the package of Qdrant's client."""
+    try:
+        import qdrant_client
+    except ImportError as error:
+        raise ImportError("An index in Qdrant needs its client: `pip install 'cde-hf[qdrant]'`.") from error
+    return qdrant_client
+
+
+def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
+    """Returns a client for a folder or for the URL of a server. A client is returned unchanged."""
+    if not isinstance(location, (str, Path)):
+        return location
+    is_url = str(location).startswith(("http://", "https://"))
+    return _import_qdrant().QdrantClient(**({"url": str(location)} if is_url else {"path": str(location)}))
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Turns errors of a server into messages that say what to do. Also a decorator."""
+    exceptions = _import_qdrant().http.exceptions
+    try:
+        yield
+    except exceptions.UnexpectedResponse as error:
+        content = error.content[:200].decode(errors="replace")
+        answer = f"Qdrant answered {error.status_code} ({error.reason_phrase}): {content}"
+        if error.status_code in (401, 403):
+            raise PermissionError(
+                f"{answer}. The server wants a key with this permission. Give `QdrantClient(url=…, api_key=…)` "
+                "instead of the URL."
+            ) from error
+        raise ConnectionError(
+            f"{answer}. Expected a success: check the server's log and try again. An upload resumes."
+        ) from error
+    except exceptions.ResponseHandlingException as error:
+        raise ConnectionError(
+            f"Qdrant gave no readable answer ({error.source}). Check that its server runs at this URL and try again. "
+            "An upload resumes."
+        ) from error
+
+
 class QdrantIndex:
     """
-    An index in a collection of Qdrant, which encodes queries with its own context.
+    An index in a collection of Qdrant. It encodes queries with its own context.
 
     Made by [`QdrantIndex.upload`] or [`QdrantIndex.open`].
     """
@@ -44,28 +84,28 @@ class QdrantIndex:
         self._embedder = SentenceTransformerEmbedder(model, "the model")
 
     @classmethod
-    @clear_errors()
+    @_clear_errors()
     def upload(
         cls, index: ContextualIndex, location: "str | Path | QdrantClient", collection: str, *, batch_size: int = 256
     ) -> "QdrantIndex":
         """
-        Copies an index to a new collection, or goes on with an upload that was interrupted.
+        Copies an index to a new collection, or resumes an interrupted upload.
 
         Args:
             index (`ContextualIndex`):
                 The index.
             location (`str`, `Path` or `QdrantClient`):
-                A folder, for Qdrant's embedded local mode; the URL of a server; or a client, for one that wants a key.
+                A folder for Qdrant's local mode, the URL of a server, or a client, for example with a key.
             collection (`str`):
                 Name of the collection.
             batch_size (`int`, *optional*, defaults to `256`):
                 Number of documents to send at once.
 
         Returns:
-            `QdrantIndex`: The index there.
+            `QdrantIndex`: The uploaded index.
         """
-        models = import_qdrant().models
-        client = connect(location)
+        models = _import_qdrant().models
+        client = _connect(location)
         if _read_record(client, collection) is not None:
             raise ValueError(
                 f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it, "
@@ -81,10 +121,10 @@ class QdrantIndex:
         return uploaded
 
     @classmethod
-    @clear_errors()
+    @_clear_errors()
     def open(cls, location: "str | Path | QdrantClient", collection: str, model: SentenceTransformer) -> "QdrantIndex":
         """
-        Opens an index that was uploaded.
+        Opens an uploaded index.
 
         Args:
             location (`str`, `Path` or `QdrantClient`):
@@ -92,17 +132,17 @@ class QdrantIndex:
             collection (`str`):
                 Name of the collection.
             model (`SentenceTransformer`):
-                The model that the index was made with. Its own context does not matter.
+                The model that the index was made with. Its current context is ignored.
 
         Returns:
             `QdrantIndex`: The index.
         """
-        client = connect(location)
+        client = _connect(location)
         record = _read_record(client, collection)
         if record is None:
-            state = "an unfinished upload" if client.collection_exists(collection) else "no such collection"
+            state = "an incomplete upload" if client.collection_exists(collection) else "no such collection"
             raise ValueError(
-                f"There is no whole index in the collection `{collection}`: found {state}. Upload the index with "
+                f"There is no complete index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
             )
         origin = VectorOrigin.from_dict(record["origin"])
@@ -119,19 +159,19 @@ class QdrantIndex:
             )
         return opened
 
-    @clear_errors()
+    @_clear_errors()
     def __len__(self) -> int:
         """Number of documents."""
         return self.client.count(self.collection, exact=True).count
 
-    @clear_errors()
+    @_clear_errors()
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """The best documents for a query, best first. The query is encoded with the index's own context."""
+        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
         return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
 
-    @clear_errors()
+    @_clear_errors()
     def add(self, documents: Mapping[str, str], *, batch_size: int = 256) -> None:
         """Encodes documents with the index's own context and adds them. Their ids must be new."""
         document_ids, texts = ids_and_texts(documents)
@@ -143,15 +183,15 @@ class QdrantIndex:
             )
         self._upsert(document_ids, texts, self._embedder.embed_documents(texts), batch_size)
 
-    @clear_errors()
+    @_clear_errors()
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Takes documents out."""
+        """Deletes documents."""
         self.client.delete(self.collection, points_selector=[_point_id(name) for name in document_ids])
 
     def _upsert(
         self, document_ids: Sequence[str], texts: Sequence[str | None], vectors: np.ndarray, batch_size: int
     ) -> None:
-        models = import_qdrant().models
+        models = _import_qdrant().models
         starts = range(0, len(document_ids), batch_size)
         for start in tqdm(starts, desc="Upload documents", unit="batch", disable=len(starts) < 2):
             rows = range(start, min(start + batch_size, len(document_ids)))
@@ -166,7 +206,7 @@ class QdrantIndex:
             self.client.upsert(self.collection, points, wait=True)
 
     def _write_record(self) -> None:
-        models = import_qdrant().models
+        models = _import_qdrant().models
         name = _context_collection(self.collection)
         payload = {"origin": self.origin.to_dict(), "context": _encode_context(self.model)}
         vectors_config = models.VectorParams(size=1, distance=models.Distance.DOT)
@@ -176,7 +216,7 @@ class QdrantIndex:
 
 
 def _read_record(client: "QdrantClient", collection: str) -> dict[str, Any] | None:
-    """Origin and context of an index, `None` if its upload did not come to its end."""
+    """Reads the origin and context of an index, `None` if its upload is incomplete."""
     name = _context_collection(collection)
     points = client.retrieve(name, [0], with_payload=True) if client.collection_exists(name) else []
     return points[0].payload if points else None
@@ -187,7 +227,7 @@ def _context_collection(collection: str) -> str:
 
 
 def _point_id(document_id: str) -> str:
-    # Qdrant takes numbers and UUIDs alone; the id itself is in the payload.
+    # Qdrant only takes numbers and UUIDs; the id itself is in the payload.
     return str(uuid5(NAMESPACE_URL, document_id))
 
 

@@ -1,4 +1,4 @@
-"""Exact search: the documents with the largest inner products, found block by block."""
+"""Exact search for evaluations: finds the documents with the largest inner products, block by block."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Ranking:
 
     Args:
         document_indices (`np.ndarray` of shape `(num_queries, depth)`):
-            Places of the documents in the corpus. -1 where a query found fewer than `depth` documents.
+            Positions of the documents in the corpus, -1 where a query found fewer than `depth` documents.
         scores (`np.ndarray` of shape `(num_queries, depth)`):
             Their scores.
     """
@@ -29,18 +29,18 @@ class Ranking:
 
 def search_vectors(query_vectors: np.ndarray, document_blocks: Iterable[np.ndarray], *, depth: int) -> Ranking:
     """
-    Finds the documents with the largest inner products. Only one block of documents is in memory at a time.
+    Finds the documents with the largest inner products, with one block of documents in memory at a time.
 
     Args:
         query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
-            Vectors of the queries.
+            Vectors of the queries, as [`check_vectors`] returns them.
         document_blocks (iterable of `np.ndarray` of shape `(num_documents, dim)`):
-            Vectors of the documents, in pieces of any size.
+            Vectors of the documents, checked as well, in blocks of any size.
         depth (`int`):
-            Number of documents to find for each query, or as many as there are.
+            Number of documents to return for each query; all of them if there are fewer.
 
     Returns:
-        `Ranking`: The documents, numbered through all blocks.
+        `Ranking`: The documents, numbered across all blocks.
 
     Example:
 
@@ -54,9 +54,8 @@ def search_vectors(query_vectors: np.ndarray, document_blocks: Iterable[np.ndarr
     queries = torch.from_numpy(np.ascontiguousarray(query_vectors, dtype=np.float32))
     scores, indices = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
     num_seen = 0
-    for number, block in enumerate(document_blocks):
-        documents = check_vectors(block, f"block {number} of the documents", width=queries.shape[1])
-        documents = torch.from_numpy(documents)
+    for block in document_blocks:
+        documents = torch.from_numpy(np.ascontiguousarray(block, dtype=np.float32))
         parts = [_best_of_block(part, documents, depth) for part in queries.split(_QUERIES_AT_ONCE)]
         scores = torch.cat([scores, torch.cat([part_scores for part_scores, _ in parts])], dim=1)
         indices = torch.cat([indices, torch.cat([part_indices for _, part_indices in parts]) + num_seen], dim=1)
@@ -67,20 +66,27 @@ def search_vectors(query_vectors: np.ndarray, document_blocks: Iterable[np.ndarr
 
 
 def check_vectors(
-    vectors: np.ndarray, name: str, *, num_texts: int | None = None, width: int | None = None
+    vectors: np.ndarray,
+    name: str,
+    *,
+    num_texts: int | None = None,
+    width: int | None = None,
+    is_cosine: bool = False,
 ) -> np.ndarray:
     """
-    Gives vectors as a float32 matrix, or says what is wrong with them.
+    Returns vectors as a finite float32 matrix, or says what is wrong with them.
 
     Args:
         vectors (`np.ndarray`):
-            What an embedder gave.
+            The vectors of some texts.
         name (`str`):
-            What they are the vectors of, for the message.
+            Name of the texts, for the message.
         num_texts (`int`, *optional*):
-            Number of rows that there must be.
+            Expected number of rows.
         width (`int`, *optional*):
-            Number of columns that there must be.
+            Expected number of columns.
+        is_cosine (`bool`, *optional*, defaults to `False`):
+            Whether vectors are compared by the cosine, in which case they are returned unit-norm.
     """
     vectors = np.ascontiguousarray(vectors, dtype=np.float32)
     if vectors.ndim != 2 or (num_texts is not None and len(vectors) != num_texts):
@@ -91,14 +97,18 @@ def check_vectors(
     if width is not None and vectors.shape[1] != width:
         raise ValueError(
             f"The vectors of {name} have {vectors.shape[1]} dimensions, but are compared with vectors of {width}. "
-            "Make both with the same model."
+            "Use the same model for both."
         )
-    num_bad = int((~np.isfinite(vectors)).any(axis=1).sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(np.vecdot(vectors, vectors))  # not finite where the vector is not: one pass, no copy
+    num_bad = len(vectors) - int(np.isfinite(norms).sum())
     if num_bad:
         raise ValueError(
-            f"{num_bad} of the {len(vectors)} vectors of {name} are not finite (NaN or infinite). Look for a diverged "
-            "model or a too narrow floating point type."
+            f"{num_bad} of the {len(vectors)} vectors of {name} are not finite (NaN or infinite). Check for a "
+            "diverged model or an overflow in half precision."
         )
+    if is_cosine and (np.abs(norms - 1) > 1e-3).any():
+        vectors = vectors / np.maximum(norms, np.finfo(np.float32).tiny)[:, np.newaxis]
     return vectors
 
 

@@ -1,4 +1,4 @@
-"""Whether one system is better than another by more than chance: the paired randomisation test."""
+"""Paired randomisation test: is one system significantly better than another?"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ class Comparison:
 
     Args:
         difference (`float`):
-            Mean score of the second minus that of the first; over several sets the mean of their differences.
+            Mean score of the second system minus the first; averaged over the sets if there are several.
         p_value (`float`):
-            How often a difference at least this large, in either direction, comes about if it is left to chance which
-            of a query's two scores belongs to which system.
+            Probability of a difference at least this large, in either direction, if the two scores of each query are
+            assigned to the systems at random.
         num_queries (`int`):
             Number of queries.
     """
@@ -35,20 +35,20 @@ def compare_scores(
     seed: int = 0,
 ) -> Comparison:
     """
-    Compares the scores of two systems, query by query. Every set counts alike, whatever its number of queries.
+    Compares the scores of two systems query by query. All sets have the same weight.
 
     Args:
         first (sequence of `Mapping[str, float]`):
-            For each retrieval set the first system's score of each query.
+            The first system's score of each query, for each retrieval set.
         second (sequence of `Mapping[str, float]`):
             The second system's scores of the same queries.
         num_resamples (`int`, *optional*, defaults to `9999`):
-            Number of random exchanges. The smallest possible p-value is about its inverse.
+            Number of random assignments. The smallest possible p-value is about its inverse.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the exchanges.
+            Seed of the assignments.
 
     Returns:
-        `Comparison`: The difference and how likely it is by chance.
+        `Comparison`: The difference and its p-value.
 
     Example:
 
@@ -65,7 +65,7 @@ def compare_scores(
         if first_scores.keys() != second_scores.keys() or not first_scores:
             raise ValueError(
                 f"Two systems are compared on the same queries, got {len(first_scores)} and {len(second_scores)} "
-                "queries that are not the same. Evaluate both on the same retrieval sets."
+                "queries that differ. Evaluate both on the same retrieval sets."
             )
         differences = np.array([second_scores[query] - first_scores[query] for query in first_scores])
         parts.append(differences / len(differences) / len(first))  # so that the sum is the mean of the sets' means

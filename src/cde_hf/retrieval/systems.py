@@ -1,18 +1,24 @@
-"""What can be evaluated: anything that makes vectors, vectors in a context, or rankings."""
+"""What can be evaluated: systems that embed texts, with or without a context, or rank documents."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from ..modeling import CorpusContext
 from .search import Ranking
+
+
+# A block of the evaluation takes a few megabytes; a corpus of 250,000 documents has about sixty blocks.
+_NUM_BLOCKS = 64
 
 
 @runtime_checkable
 class Embedder(Protocol):
     """
-    Makes vectors of texts, to be compared by the inner product: one row for each text.
+    Embeds texts as vectors that are compared by the inner product, one row for each text.
 
     Attributes:
         name (`str`):
@@ -28,14 +34,14 @@ class Embedder(Protocol):
 
 @runtime_checkable
 class ContextualEmbedder(Embedder, Protocol):
-    """Makes vectors that depend on documents shown before. `set_context(None)` takes the context away."""
+    """Embeds texts with a context of documents. `set_context(None)` removes the context."""
 
     def set_context(self, documents: Sequence[str] | None) -> None: ...
 
 
 @runtime_checkable
 class Ranker(Protocol):
-    """Ranks the documents of a corpus by other means than vectors, at most `depth` of them for each query."""
+    """Ranks the documents of a corpus without vectors, at most `depth` of them for each query."""
 
     name: str
 
@@ -58,19 +64,19 @@ class SentenceTransformerEmbedder:
     def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise ValueError(
-                f"`{name}` compares vectors by the similarity `{model.similarity_fn_name}`, but the search knows "
-                "`cosine` and `dot`. Set `model.similarity_fn_name` to one of them."
+                f"`{name}` uses the similarity `{model.similarity_fn_name}`, but the search supports `cosine` and "
+                "`dot`. Set `model.similarity_fn_name` to one of them."
             )
         self.model = model
         self.name = name
         self.batch_size = batch_size
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
         return self.model.encode_query(list(texts), **self._encode_kwargs())
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`, of length 1 if the model compares by the cosine."""
+        """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
         return self.model.encode_document(list(texts), **self._encode_kwargs())
 
     def _encode_kwargs(self) -> dict[str, int | bool]:
@@ -78,4 +84,67 @@ class SentenceTransformerEmbedder:
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 
 
-__all__ = ["ContextualEmbedder", "Embedder", "Ranker", "SentenceTransformerEmbedder"]
+class CDEEmbedder(SentenceTransformerEmbedder):
+    """
+    A [`ContextualEmbedder`] around a CDE checkpoint that sentence-transformers loaded.
+
+    Args:
+        model (`SentenceTransformer`):
+            `SentenceTransformer(path, trust_remote_code=True)` of a CDE checkpoint.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        if not is_contextual(model):
+            raise TypeError(
+                f"`{name}` is a plain sentence-transformers model, got the modules "
+                f"{[type(module).__name__ for module in model.children()]}. Use `SentenceTransformerEmbedder`."
+            )
+        super().__init__(model, name, batch_size=batch_size)
+        self.set_context(None)
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Sets the context documents, or removes the context: the model is then a plain biencoder."""
+        self.model[0].set_context(CorpusContext.null() if documents is None else list(documents))
+
+
+def is_contextual(model: SentenceTransformer) -> bool:
+    """Whether a sentence-transformers model is a CDE checkpoint."""
+    return type(model[0]).__name__ == "CDETransformer"
+
+
+class RememberingEmbedder:
+    """
+    An [`Embedder`] that caches the latest vectors of another one, for tables in which several rows share them.
+
+    Args:
+        embedder (`Embedder`):
+            Embeds the texts. It must return the same vectors for the same texts.
+    """
+
+    def __init__(self, embedder: Embedder):
+        self.name = embedder.name
+        self._embed_queries = lru_cache(_NUM_BLOCKS)(embedder.embed_queries)
+        self._embed_documents = lru_cache(_NUM_BLOCKS)(embedder.embed_documents)
+
+    def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns vectors of shape `(num_texts, dim)`."""
+        return self._embed_queries(tuple(texts)).copy()
+
+    def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
+        """Returns vectors of shape `(num_texts, dim)`."""
+        return self._embed_documents(tuple(texts)).copy()
+
+
+__all__ = [
+    "CDEEmbedder",
+    "ContextualEmbedder",
+    "Embedder",
+    "Ranker",
+    "RememberingEmbedder",
+    "SentenceTransformerEmbedder",
+    "is_contextual",
+]

@@ -1,4 +1,4 @@
-"""Whitening: vectors in which the directions that all documents of a corpus share no longer count."""
+"""Whitening, a baseline of evaluations: removes the directions that all documents of a corpus share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .systems import Embedder
 @dataclass(frozen=True)
 class Whitening:
     """
-    A linear map after which the documents that it was fitted on have mean zero and spread alike in all directions.
+    A linear map that gives the documents it was fitted on zero mean and equal variance in all directions.
 
     Args:
         mean (`np.ndarray` of shape `(dim,)`):
@@ -25,7 +25,7 @@ class Whitening:
     matrix: np.ndarray
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """Whitened vectors of length 1; the zero vector if it fell on the mean."""
+        """Returns unit-norm whitened vectors; the zero vector for a vector equal to the mean."""
         whitened = (vectors - self.mean) @ self.matrix
         lengths = np.linalg.norm(whitened, axis=1, keepdims=True)
         return whitened / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -35,15 +35,15 @@ def fit_whitening(vectors: np.ndarray, *, shrinkage: float = 0.9) -> Whitening:
     """
     Fits a whitening to the vectors of a corpus' documents.
 
-    The covariance is mixed with the multiple of the identity that has the same trace. So it can be inverted with fewer
-    documents than dimensions. The share of the identity is fixed: one that estimates the covariance well, such as that
-    of Ledoit and Wolf, is far too small for retrieval.
+    The covariance is mixed with the multiple of the identity that has the same trace, so that it can be inverted with
+    fewer documents than dimensions. The share of the identity is fixed. A share that estimates the covariance well,
+    such as Ledoit and Wolf's, is far too small for retrieval.
 
     Args:
         vectors (`np.ndarray` of shape `(num_documents, dim)`):
             Vectors of at least two documents.
         shrinkage (`float`, *optional*, defaults to `0.9`):
-            Share of the identity, above 0. At 1 the vectors are only centred.
+            Share of the identity, above 0. At 1, vectors are only centred.
 
     Example:
 
@@ -76,9 +76,9 @@ class WhitenedEmbedder:
 
     Args:
         embedder (`Embedder`):
-            Makes the vectors. Without a context they stay as they are.
+            Embeds the texts. Without a context, its vectors stay unchanged.
         name (`str`, *optional*):
-            Name of its row in a table. Defaults to the embedder's, and the word whitened.
+            Name of its row in a table. Defaults to the embedder's name and the word whitened.
         shrinkage (`float`, *optional*, defaults to `0.9`):
             See [`fit_whitening`].
     """
@@ -90,18 +90,18 @@ class WhitenedEmbedder:
         self.whitening: Whitening | None = None
 
     def set_context(self, documents: Sequence[str] | None) -> None:
-        """Fits the whitening to documents of the corpus, or takes it away."""
+        """Fits the whitening to documents of the corpus, or removes it."""
         self.whitening = None
         if documents is not None:
             self.whitening = fit_whitening(self.embedder.embed_documents(documents), shrinkage=self.shrinkage)
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`."""
+        """Returns vectors of shape `(num_texts, dim)`."""
         vectors = self.embedder.embed_queries(texts)
         return vectors if self.whitening is None else self.whitening(vectors)
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
-        """Vectors of shape `(num_texts, dim)`."""
+        """Returns vectors of shape `(num_texts, dim)`."""
         vectors = self.embedder.embed_documents(texts)
         return vectors if self.whitening is None else self.whitening(vectors)
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
+from transformers.trainer_utils import HubStrategy
 
 from ..batching.sampler import ClusterOrder, Grouping
 from .collator import ContextSource
@@ -128,6 +129,11 @@ class ContextualTrainingArguments(TrainingArguments):
             raise ValueError(
                 "`label_smoothing_factor` and `auto_find_batch_size` mean nothing to this loss and these batches. "
                 "Leave them out; for less memory use `mini_batch_size`."
+            )
+        if self.push_to_hub and self.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            raise ValueError(
+                f"`hub_strategy={self.hub_strategy.value}` would publish the training state, but only models are "
+                "published. Use `every_save` or `end`."
             )
         self.remove_unused_columns = False
         # The sum of a broken loss with others would hide it, and the trainer refuses it anyway.

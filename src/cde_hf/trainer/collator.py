@@ -189,12 +189,14 @@ class ContrastiveCollator:
 
     def _negatives(self, rows: np.ndarray, own: slice) -> dict[str, Any]:
         """The columns that do not count, and what the surrogate says of the batch."""
-        plan = self.false_negatives.plan
         num_pairs = len(rows)
         queries = np.arange(num_pairs)[own]
         is_own_pair = queries[:, None] == np.arange(num_pairs)
-        scores = surrogate_scores(plan, rows, queries)[:, :num_pairs]
-        is_false = self.false_negatives(rows, queries) if self.filters else None
+        if self.filters:
+            scores, is_false = self.false_negatives(rows, queries)
+        else:
+            scores, is_false = surrogate_scores(self.false_negatives.plan, rows, queries), None
+        scores = scores[:, :num_pairs]
         facts: dict[str, Any] = {"hardness": float(scores[~is_own_pair].mean()) if num_pairs > 1 else 0.0}
         facts["filtered_share"] = 0.0
         if is_false is not None and num_pairs > 1:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import Prompts, RetrievalSet
 from ..modeling import sample_documents
-from ..modeling.backbones import mean_of_tokens
+from ..modeling.pooling import mean_of_tokens
 from ..modeling.sentence_transformers_cde import CDETransformer
 from ..retrieval import CDEEmbedder, SentenceTransformerEmbedder, evaluate
 from .step import is_contextual

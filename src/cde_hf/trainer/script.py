@@ -28,7 +28,7 @@ from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..hub import model_path
 from ..launching import process_state
 from ..modeling import CDEConfig, CDEModel
-from ..modeling.sentence_transformers_folder import find_encoder_folder
+from ..modeling.modeling_cde import find_encoder_folder
 from .arguments import ContextualTrainingArguments
 from .trainer import ContextualContrastiveTrainer
 

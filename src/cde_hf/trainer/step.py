@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..modeling import CDEConfig, CDEModel, ContextBlock, CorpusContext
-from ..modeling.backbones import mean_of_tokens
 from ..modeling.corpus_context import count_token_frequencies
+from ..modeling.pooling import mean_of_tokens
 
 
 @dataclass(frozen=True)

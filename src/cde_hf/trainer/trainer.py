@@ -35,14 +35,16 @@ from transformers import (
     Trainer,
     TrainerCallback,
 )
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
 from transformers.utils import logging
 
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..launching import check_processes
+from ..model_card import CardFacts
 from ..modeling.backbones import longest_text
+from ..publishing import push_to_hub
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
@@ -529,6 +531,53 @@ class ContextualContrastiveTrainer(Trainer):
             save = save_checkpoint if self.is_contextual else save_biencoder
             save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
         (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
+
+    def push_to_hub(
+        self,
+        commit_message: str = "End of training",
+        *,
+        token: str | None = None,
+        revision: str | None = None,
+        facts: CardFacts | None = None,
+    ) -> str | None:
+        """
+        Publishes the model like [`cde_hf.push_to_hub`]: the files of the checkpoint, without any training data.
+
+        Args:
+            commit_message (`str`, *optional*, defaults to `"End of training"`):
+                Message of the commit.
+            token (`str`, *optional*):
+                Access token. Defaults to `hub_token` of the arguments, or the token of the login.
+            revision (`str`, *optional*):
+                Branch to commit to. Defaults to `hub_revision` of the arguments.
+            facts (`CardFacts`, *optional*):
+                What the model card says beyond what the checkpoint shows.
+
+        Returns:
+            `str` or `None`: Address of the repository on the first process, `None` on the others.
+        """
+        token = token or self.args.hub_token
+        if self.hub_model_id is None:
+            self.init_hf_repo(token=token)
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        self.save_model(_internal_call=not hasattr(model, "peft_config"))  # adapters are published merged
+        return self._publish(self.args.output_dir, commit_message, token=token, revision=revision, facts=facts)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        # The parent class uploads all of `output_dir`, and with it the texts of the batch plan.
+        if self.args.hub_strategy == HubStrategy.END or not (Path(checkpoint_folder) / "modules.json").exists():
+            return
+        try:
+            self._publish(checkpoint_folder, f"Step {self.state.global_step}", token=self.args.hub_token)
+        except OSError as error:
+            logger.warning(f"The training goes on without publishing step {self.state.global_step}. {error}")
+
+    def _publish(self, folder: str, commit_message: str, *, revision: str | None = None, **kwargs) -> str | None:
+        self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        if not self.is_world_process_zero():
+            return None
+        revision = revision or self.args.hub_revision
+        return push_to_hub(folder, self.hub_model_id, commit_message=commit_message, revision=revision, **kwargs)
 
 
 def _disable_dropout(model: nn.Module) -> None:

@@ -1,0 +1,1 @@
+"""The experiments on real data. `python -m experiments --help` lists them."""

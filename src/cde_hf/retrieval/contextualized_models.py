@@ -1,0 +1,182 @@
+"""Context-frequency pooling: makes any mean-pooling sentence-transformers model contextual, without training."""
+
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch.nn import Module
+
+from ..modeling.frequency_pooling import FrequencyPooling
+from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
+from .systems import SentenceTransformerEmbedder
+
+
+class ContextualizedSentenceTransformer(SentenceTransformer):
+    """
+    A `SentenceTransformer` with context-frequency pooling, made by [`contextualize`].
+
+    Its checkpoints contain the code of the pooling, so `SentenceTransformer(path, trust_remote_code=True)` loads them
+    where this package is not installed.
+    """
+
+    def save(self, path: str, *args, **kwargs) -> None:
+        """Saves the model with the code that it needs without this package."""
+        super().save(path, *args, **kwargs)
+        _rewrite(Path(path) / "modules.json", _name_shipped_code)
+        _rewrite(Path(path) / "README.md", _ask_for_remote_code)
+
+
+def contextualize(
+    model: SentenceTransformer,
+    documents: Sequence[str] | None,
+    *,
+    size: int = 64,
+    frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
+    lexical_size: int | None = None,
+    seed: int = 0,
+) -> ContextualizedSentenceTransformer:
+    """
+    Gives a sentence-transformers model the word statistics of a corpus, without training.
+
+    Mean pooling then down-weights tokens that occur in many documents: a token that occurs in the share `p` of the
+    documents has the weight `a / (a + p)`. Encode queries and documents with the result. The given model stays
+    unchanged; both share their weights.
+
+    Args:
+        model (`SentenceTransformer`):
+            A model with mean pooling.
+        documents (`Sequence[str]` or `None`):
+            Documents of the corpus, of which empty ones are skipped. With `None`, pooling is the plain mean until
+            `model[1].set_context(documents)`.
+        size (`int`, *optional*, defaults to `64`):
+            Number of documents to sample; all of them if there are fewer.
+        frequency_scale (`float`, *optional*, defaults to `0.2`):
+            The scale `a`: the share of the documents at which a token has the weight 0.5.
+        lexical_size (`int`, *optional*):
+            Width of a sketch of the text's words, in which rare words of the corpus weigh most. It is appended to the
+            vectors. Defaults to the width that the model already has, or 0 for none.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the sample.
+
+    Returns:
+        `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
+    """
+    name, pooling = _find_pooling(model)
+    if lexical_size is None:
+        lexical_size = getattr(pooling, "lexical_size", 0)
+    if lexical_size > 0:
+        names = [each for each, _ in model.named_children()]
+        _check_nothing_reads_vectors(list(model.children())[names.index(name) + 1 :])
+    frequency_pooling = FrequencyPooling(
+        pooling.embedding_dimension,
+        include_prompt=pooling.include_prompt,
+        frequency_scale=frequency_scale,
+        lexical_size=lexical_size,
+    )
+    contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
+    frequency_pooling.set_context(documents, size=size, seed=seed)
+    return contextualized
+
+
+def with_module(
+    model: SentenceTransformer, name: str, module: Module, *, model_class: type[SentenceTransformer] | None = None
+) -> SentenceTransformer:
+    """
+    A copy of a model with one module replaced. Both share the other modules.
+
+    Args:
+        model (`SentenceTransformer`):
+            The model, which stays unchanged.
+        name (`str`):
+            Name of the module to replace.
+        module (`torch.nn.Module`):
+            The module to put in its place.
+        model_class (`type`, *optional*):
+            Class of the copy. Defaults to the class of the model.
+    """
+    modules = OrderedDict(model.named_children())
+    modules[name] = module
+    return (model_class or type(model))(
+        modules=modules,
+        device=str(model.device),
+        prompts=model.prompts,
+        default_prompt_name=model.default_prompt_name,
+        similarity_fn_name=model.similarity_fn_name,
+        truncate_dim=model.truncate_dim,
+        trust_remote_code=True,  # a trainer reads its own checkpoints, which have code
+    )
+
+
+class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
+    """
+    A [`ContextualEmbedder`]: a sentence-transformers model with context-frequency pooling.
+
+    Args:
+        model (`SentenceTransformer`):
+            A model with mean pooling, which stays unchanged.
+        name (`str`):
+            Name of its row in a table.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+    """
+
+    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
+        super().__init__(contextualize(model, None), name, batch_size=batch_size)
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Reads the word statistics of all given documents, or removes them."""
+        _, pooling = _find_pooling(self.model)
+        pooling.set_context(documents, size=max(1, len(documents or ())))
+
+
+def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
+    poolings = [(name, module) for name, module in model.named_children() if isinstance(module, Pooling)]
+    if len(poolings) != 1 or not isinstance(model[0], Transformer):
+        kinds = ", ".join(type(module).__name__ for module in model.children())
+        raise ValueError(
+            "Context-frequency pooling replaces the one `Pooling` after a `Transformer`, but the modules of this "
+            f"model are: {kinds}. Use a model that pools the token vectors of an encoder."
+        )
+    name, pooling = poolings[0]
+    if pooling.pooling_mode != "mean":
+        raise ValueError(
+            f"This model pools by {pooling.pooling_mode!r}, but token frequencies can only weight a mean. Use a model "
+            "with mean pooling."
+        )
+    return name, pooling
+
+
+def _check_nothing_reads_vectors(modules: Sequence[Module]) -> None:
+    """Refuses modules after the pooling that expect vectors of a fixed width."""
+    others = [type(module).__name__ for module in modules if not isinstance(module, Normalize)]
+    if others:
+        raise ValueError(
+            f"A lexical part makes the pooled vectors wider, but after its pooling this model has "
+            f"{', '.join(others)}. Use `lexical_size=0`."
+        )
+
+
+def _name_shipped_code(modules: str) -> str:
+    package = FrequencyPooling.__module__.rpartition(".")[0]
+    return modules.replace(f'"{package}.frequency_pooling.', '"frequency_pooling.')
+
+
+def _ask_for_remote_code(card: str) -> str:
+    card = card.replace(ContextualizedSentenceTransformer.__name__, "SentenceTransformer")
+    return re.sub(r'(SentenceTransformer\("[^"]*")\)', r"\1, trust_remote_code=True)", card)
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    if not path.is_file():
+        return
+    temporary_path = path.with_name(f".{path.name}.new")
+    temporary_path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    os.replace(temporary_path, path)
+
+
+__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize", "with_module"]
