@@ -75,11 +75,15 @@ def test_train(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options",
-    [("--cpu", "--num_processes", "2"), ("--config_file", str(EXAMPLES / "accelerate_configs" / "cpu.yaml"))],
+    "launcher",
+    [
+        (sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"),
+        (*ACCELERATE, "--config_file", str(EXAMPLES / "accelerate_configs" / "cpu.yaml")),
+    ],
+    ids=["torchrun", "accelerate"],
 )
-def test_train_on_two_processes(tmp_path, options):
-    run("train.py", *TINY_TRAINING, folder=tmp_path, launcher=(*ACCELERATE, *options))
+def test_train_on_two_processes(tmp_path, launcher):
+    run("train.py", *TINY_TRAINING, folder=tmp_path, launcher=launcher)
     check_trained_model(tmp_path / "model")
     manifest = json.loads((tmp_path / "model" / "checkpoint-2" / "checkpoint_manifest.json").read_text())
     assert manifest["run"]["num_processes"] == 2

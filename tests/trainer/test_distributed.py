@@ -199,9 +199,8 @@ def test_two_nodes_make_the_gradients_of_one(cases, on_one, tmp_path):
     nodes = [
         subprocess.Popen(
             [
-                *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"),
-                *("--num_machines", "2", "--machine_rank", str(rank)),
-                *("--main_process_ip", "127.0.0.1", "--main_process_port", str(port)),
+                *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1"),
+                *("--nnodes=2", f"--node_rank={rank}", "--master_addr=127.0.0.1", f"--master_port={port}"),
                 *(str(Path(__file__).with_name("tiny_runs.py")), str(tmp_path / "cases.json"), str(tmp_path)),
             ],
             stdout=subprocess.PIPE,

@@ -14,7 +14,6 @@ from transformers import AutoModel
 
 from cde_hf import CDEConfig, ContextualTrainingArguments, hub, prepare_batch_plan, run_training
 from cde_hf.hub import save_biencoder
-from cde_hf.launching import _torch_launch_command
 from cde_hf.trainer import find_last_checkpoint, script
 
 
@@ -199,38 +198,6 @@ def test_a_configuration_is_understood_by_accelerate(path):
     assert args.use_fsdp == (path.name == "fsdp2.yaml")
     if args.use_fsdp:
         assert str(args.fsdp_version) == "2"
-
-
-LAUNCHER = ["accelerate", "launch", "--cpu", "--num_processes", "4", "train.py", "--output_dir", "out"]
-ENVIRONMENT = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-OWN_COMMAND = ["python", "train.py", "--output_dir", "out"]
-
-
-def test_several_processes_on_the_cpu_are_started_by_torch():
-    command = _torch_launch_command(LAUNCHER, OWN_COMMAND, ENVIRONMENT)
-    assert "--nproc_per_node=4" in command
-    assert "--nnodes=1" in command
-    assert command[-3:] == OWN_COMMAND[1:]
-
-
-def test_each_of_two_machines_starts_its_half():
-    launcher = [*LAUNCHER[:5], "--num_machines", "2", "--machine_rank", "1", "train.py"]
-    command = _torch_launch_command(launcher, OWN_COMMAND, ENVIRONMENT)
-    assert {"--nproc_per_node=2", "--nnodes=2", "--node_rank=1"} <= set(command)
-
-
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"ACCELERATE_USE_CPU": "True"}, {**ENVIRONMENT, "RANK": "0"}],
-    ids=["no launcher", "one process", "torch's launcher"],
-)
-def test_other_starts_are_left_alone(environment):
-    assert _torch_launch_command(LAUNCHER, OWN_COMMAND, environment) is None
-
-
-def test_a_number_of_processes_that_is_not_given_is_asked_for():
-    with pytest.raises(RuntimeError, match="Give `--num_processes` on its command line, or use `torchrun`"):
-        _torch_launch_command(["accelerate", "launch", "--config_file", "x"], OWN_COMMAND, ENVIRONMENT)
 
 
 def test_minilm_needs_its_package(monkeypatch):

@@ -27,7 +27,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from transformers import AutoModel, NomicBertConfig, PreTrainedTokenizerFast, TrainerCallback
 
 from cde_hf.batching import BatchPlan, ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
-from cde_hf.launching import relaunch_on_cpus
 from cde_hf.modeling import CDEConfig, CDEModel
 from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache
 from cde_hf.trainer import trainer as trainer_module
@@ -308,5 +307,4 @@ def main():
 
 
 if __name__ == "__main__":
-    relaunch_on_cpus()
     main()
