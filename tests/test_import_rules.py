@@ -14,13 +14,13 @@ PACKAGE = Path(cde_hf.__file__).parent
 MAY_IMPORT = {
     "modeling": set(),
     "data": set(),
-    "batching": {"data", "launching"},
-    "retrieval": {"modeling", "data", "launching", "lazy"},
+    "batching": {"data", "processes"},
+    "retrieval": {"modeling", "data", "processes", "lazy"},
     "hub": {"modeling", "data"},
     "onnx_export": {"modeling"},
     "model_card": {"retrieval"},
     "publishing": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "model_card", "publishing", "launching"},
+    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "model_card", "publishing", "processes"},
 }
 
 

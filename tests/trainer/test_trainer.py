@@ -9,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
-from cde_hf.launching import check_processes
+from cde_hf.processes import check_processes
 from cde_hf.trainer import trainer as trainer_module
 
 
@@ -379,6 +379,14 @@ def test_processes_that_accelerate_does_not_know_of_are_refused(name):
     check_processes(4, {name: "4"})
     check_processes(1, {name: "1"})
     check_processes(1, {})
+
+
+def test_processes_that_accelerate_did_not_start_are_noticed():
+    requested = {"ACCELERATE_USE_CPU": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    with pytest.raises(RuntimeError, match="started only one. Use `torchrun --nproc_per_node N`"):
+        check_processes(1, requested)
+    check_processes(2, {**requested, "RANK": "0"})
+    check_processes(1, {"ACCELERATE_USE_CPU": "True"})
 
 
 def test_a_plan_of_other_data_is_refused(tiny, plan_folder, tmp_path):

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data import check_pairs
-from ..launching import process_state
+from ..processes import process_state
 from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples

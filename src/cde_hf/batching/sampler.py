@@ -8,7 +8,7 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler, SequentialSampler
 from transformers.utils import logging
 
-from ..launching import process_state
+from ..processes import process_state
 from .batch_plan import BatchPlan
 from .packing import nearest_neighbour_order, neighbour_table, pack_batches
 

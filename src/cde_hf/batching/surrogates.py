@@ -19,7 +19,7 @@ from sklearn.preprocessing import normalize
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..launching import process_state
+from ..processes import process_state
 
 
 Side = Literal["query", "document"]

@@ -25,7 +25,7 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from ..launching import process_state
+from ..processes import process_state
 from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors

@@ -26,9 +26,9 @@ from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..hub import model_path
-from ..launching import process_state
 from ..modeling import CDEConfig, CDEModel
 from ..modeling.modeling_cde import find_encoder_folder
+from ..processes import process_state
 from .arguments import ContextualTrainingArguments
 from .trainer import ContextualContrastiveTrainer
 

@@ -41,9 +41,9 @@ from transformers.utils import logging
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
-from ..launching import check_processes
 from ..model_card import CardFacts
 from ..modeling.backbones import longest_text
+from ..processes import check_processes
 from ..publishing import push_to_hub
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback

@@ -1,0 +1,61 @@
+"""The processes that work together, on GPUs or on the CPU."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+
+
+# Variables by which launchers tell a process how many of them there are.
+_NUM_PROCESSES_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def process_state() -> PartialState:
+    """
+    State of this process among all that were launched.
+
+    The time limit is a month: while the main process clusters, the others may wait for hours.
+    """
+    if PartialState._shared_state == {}:
+        if not torch.accelerator.is_available():
+            # Unless told to use the CPU, accelerate takes each process for the only one. The variable also reaches
+            # the training arguments, which ask again.
+            os.environ["ACCELERATE_USE_CPU"] = "true"
+        state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(days=30))
+    else:
+        state = PartialState()
+    check_processes(state.num_processes, os.environ)
+    return state
+
+
+def check_processes(num_processes: int, environment: Mapping[str, str]) -> None:
+    """
+    Refuses to run when several processes were requested that do not know of each other.
+
+    Args:
+        num_processes (`int`):
+            What accelerate reports.
+        environment (`Mapping[str, str]`):
+            The environment variables.
+    """
+    if num_processes > 1:
+        return
+    # For `--cpu --num_processes N` accelerate 1.15 sets a port but starts one process, without a rank.
+    if "ACCELERATE_USE_CPU" in environment and "MASTER_PORT" in environment and "RANK" not in environment:
+        raise RuntimeError(
+            "`accelerate launch` was asked for several processes on the CPU, but started only one. Use `torchrun "
+            "--nproc_per_node N` there."
+        )
+    for name in _NUM_PROCESSES_VARIABLES:
+        num_launched = int(environment.get(name) or 1)
+        if num_launched > 1:
+            raise RuntimeError(
+                f"{num_launched} processes were launched (`{name}`), but accelerate reports one: each would do all of "
+                "the work alone. Launch with `accelerate launch` or `torchrun`, on the CPU with `use_cpu=True`."
+            )
+
+
+__all__ = ["check_processes", "process_state"]
