@@ -177,9 +177,7 @@ def test_the_draw_has_a_seed(model):
     for seed in (0, 0, 1):
         model[0].set_context([f"document number {number}" for number in range(50)], seed=seed)
         contexts.append(model[0].context)
-    assert contexts[0].documents == contexts[1].documents
-    assert contexts[0].hash == contexts[1].hash
-    assert set(contexts[0].documents) != set(contexts[2].documents)
+    assert contexts[0].hash == contexts[1].hash != contexts[2].hash
 
 
 @pytest.mark.parametrize("documents", [[], ["", "  "]])
@@ -195,7 +193,7 @@ def test_one_text_in_place_of_a_list_is_refused(model):
 
 def test_empty_documents_are_left_out_and_empty_texts_have_a_vector(model):
     model[0].set_context([*CORPUS[:2], "", " "])
-    assert len(model[0].context.documents) == 2
+    assert len(model[0].context.embeddings) == 2
     assert np.isfinite(model.encode(["", "word"])).all()
 
 
@@ -247,7 +245,8 @@ def test_a_context_survives_the_disk(model, tmp_path):
     expected, context = model.encode(TEXTS), model[0].context
     context.save(tmp_path / "context.safetensors")
     loaded = CorpusContext.load(tmp_path / "context.safetensors")
-    assert (loaded.hash, loaded.documents) == (context.hash, context.documents)
+    assert loaded.hash == context.hash
+    assert not any(text.encode() in (tmp_path / "context.safetensors").read_bytes() for text in CORPUS)
     model[0].set_context(None)
     model[0].set_context(loaded)
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)

@@ -89,9 +89,9 @@ def add_push(commands: argparse._SubParsersAction) -> None:
         help="publish a checkpoint on the Hub",
         description="Writes a model card and uploads a checkpoint in one commit. Only the files of the checkpoint are "
         "published: weights, settings, tokenizer, code, context, card and license. Training data, training state, "
-        "logs and all other files in the folder stay local. A context that was saved with the model includes the "
-        "texts of its documents. A file that contains an access token stops the upload, and so does a symbolic link. "
-        "Log in first with `hf auth login`.",
+        "logs and all other files in the folder stay local. A context is published as vectors and token counts, "
+        "without its texts. An access token in a file stops the upload, and so does a symbolic link. Log in first with "
+        "`hf auth login`.",
         epilog="example: cde-hf push my-model me/my-model --scores scores.json --dry-run upload",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

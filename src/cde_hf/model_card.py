@@ -122,16 +122,6 @@ def is_hub_name(text: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
 
 
-def count_context_documents(folder: Path) -> int:
-    """Number of documents whose texts are in the context of a checkpoint."""
-    path = folder / "context.safetensors"
-    if not path.exists():
-        return 0
-    with safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-    return len(json.loads(metadata.get("cde_corpus_context", "{}")).get("documents") or ())
-
-
 def _kind(folder: Path) -> str:
     modules = read_modules(folder)
     kinds = [module["type"].rpartition(".")[2] for module in modules]
@@ -166,15 +156,8 @@ def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
         "context attention": config["context_attention"],
         "pooling": config["pooling"],
         "tokens read of a text": settings["max_seq_length"],
-        "context saved inside": _saved_context(folder),
+        "context saved inside": "yes" if (folder / "context.safetensors").exists() else "no",
     }
-
-
-def _saved_context(folder: Path) -> str:
-    if not (folder / "context.safetensors").exists():
-        return "no"
-    num_documents = count_context_documents(folder)
-    return f"yes, with the texts of its {num_documents} documents" if num_documents else "yes"
 
 
 def _dimensions(dense: int, lexical: int) -> str:
@@ -218,7 +201,6 @@ def _eval_results(evaluation: Evaluation, system: str | None) -> list[EvalResult
 
 __all__ = [
     "CardFacts",
-    "count_context_documents",
     "is_hub_name",
     "make_model_card",
     "read_json",

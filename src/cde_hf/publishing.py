@@ -25,7 +25,7 @@ from huggingface_hub.errors import HTTPError  # of whichever HTTP library it use
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
-from .model_card import CardFacts, count_context_documents, is_hub_name, make_model_card, read_json, read_modules
+from .model_card import CardFacts, is_hub_name, make_model_card, read_json, read_modules
 
 
 logger = logging.get_logger(__name__)
@@ -132,8 +132,6 @@ def push_to_hub(
         if not _is_own_card(upload / _CARD):
             (upload / _CARD).write_text(card, encoding="utf-8")
         _refuse_tokens(upload, token)
-        if num_documents := count_context_documents(upload):
-            logger.warning(f"The context holds the texts of {num_documents} documents, which are published with it.")
         if target is not None:
             os.replace(upload, target)
             return str(target)

@@ -66,8 +66,6 @@ class CorpusContext:
             Fingerprint of the first stage that made the vectors.
         second_stage_fingerprint (`str`, *optional*):
             Fingerprint of the second stage that reads them.
-        documents (`tuple[str, ...]`, *optional*):
-            Texts of the context documents, if known.
         block (`ContextBlock`, *optional*):
             The cached context block of prefix attention.
 
@@ -84,7 +82,6 @@ class CorpusContext:
     token_frequencies: Tensor | None = None
     first_stage_fingerprint: str | None = None
     second_stage_fingerprint: str | None = None
-    documents: tuple[str, ...] | None = None
     block: ContextBlock | None = None
 
     @classmethod
@@ -110,7 +107,8 @@ class CorpusContext:
         """
         Writes the context to one safetensors file. An existing file is replaced only when the new one is complete.
 
-        The context block is not saved. It is much larger than the vectors and quickly recomputed from them.
+        The documents' texts are not part of a context. The context block is not saved: it is much larger than the
+        vectors and quickly recomputed from them.
         """
         tensors = {
             name: tensor.detach().cpu().contiguous()
@@ -120,7 +118,6 @@ class CorpusContext:
         metadata = {
             "first_stage_fingerprint": self.first_stage_fingerprint,
             "second_stage_fingerprint": self.second_stage_fingerprint,
-            "documents": self.documents,
         }
         _save_atomically(tensors, {_CONTEXT_KIND: json.dumps(metadata)}, Path(path))
 
@@ -128,8 +125,7 @@ class CorpusContext:
     def load(cls, path: str | os.PathLike) -> "CorpusContext":
         """Loads a context saved by [`CorpusContext.save`]."""
         tensors, metadata = _load(Path(path))
-        documents = metadata.pop("documents")
-        return cls(**tensors, **metadata, documents=tuple(documents) if documents is not None else None)
+        return cls(**tensors, **metadata)
 
 
 def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:

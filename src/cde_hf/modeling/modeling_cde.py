@@ -290,7 +290,6 @@ class CDEModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         *,
         mini_batch_size: int = 32,
-        documents: tuple[str, ...] | None = None,
     ) -> CorpusContext:
         """
         Encodes context documents once, for use with any number of texts.
@@ -302,8 +301,6 @@ class CDEModel(PreTrainedModel):
                 Zero at padding. Defaults to ones.
             mini_batch_size (`int`, *optional*, defaults to `32`):
                 Number of documents per forward pass.
-            documents (`tuple[str, ...]`, *optional*):
-                Texts of the documents, to store in the context.
 
         Returns:
             `CorpusContext`: The context, for [`CDEModel.encode_texts`].
@@ -316,7 +313,6 @@ class CDEModel(PreTrainedModel):
             self._count_token_frequencies(input_ids, attention_mask) if self.config.counts_tokens else None,
             first_stage_fingerprint=fingerprint(self.first_stage_model),
             second_stage_fingerprint=fingerprint(self.second_stage_model),
-            documents=documents,
         )
         return self.add_context_block(context)
 

@@ -123,7 +123,6 @@ class CDETransformer(InputModule):
             features["input_ids"].to(device),
             features["attention_mask"].to(device),
             mini_batch_size=mini_batch_size,
-            documents=tuple(chosen),
         )
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
