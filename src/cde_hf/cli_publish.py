@@ -90,8 +90,8 @@ def add_push(commands: argparse._SubParsersAction) -> None:
         description="Writes a model card and uploads a checkpoint in one commit. Only the files of the checkpoint are "
         "published: weights, settings, tokenizer, code, context, card and license. Training data, training state, "
         "logs and all other files in the folder stay local. A context is published as vectors and token counts, "
-        "without its texts. An access token in a file stops the upload, and so does a symbolic link. Log in first with "
-        "`hf auth login`.",
+        "without its texts. An access token in a file stops the upload, and so does a symbolic link. Log in with "
+        "`hf auth login` first.",
         epilog="example: cde-hf push my-model me/my-model --scores scores.json --dry-run upload",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
