@@ -1,9 +1,9 @@
 """
-Time per text of joint attention, prefix attention and the plain biencoder, in one run.
+Time per text of joint attention, prefix attention and the plain biencoder, measured in one run.
 
-`separate` is prefix attention with `separate_context=True`, as `CDEModel.from_biencoder` builds it. They run in turn,
-several times; the best time of each counts. Read the ratios: the times belong to the machine. The context block of
-prefix attention is computed once, outside of the times.
+`separate` is prefix attention with `separate_context=True`, as `CDEModel.from_biencoder` builds it. The models take
+turns, and the best time of each counts. Compare the ratios, because the times depend on the machine. The context block
+of prefix attention is computed once and not timed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ COLUMNS = ("joint", "prefix", "separate", "biencoder")
 def build_functions(
     models: dict[str, CDEModel], contexts: dict[str, CorpusContext], batch_size: int, length: int, *, with_joint: bool
 ) -> dict[str, Callable[[], object]]:
-    """What is measured, as a user would call it."""
+    """The functions to time, as a user would call them."""
     input_ids = torch.randint(1000, 30000, (batch_size, length))
     mask = torch.ones_like(input_ids)
     backbone = models["joint"].second_stage_model.backbone
@@ -39,7 +39,7 @@ def build_functions(
 
 
 def measure(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Seconds of each. Joint attention stands far off, so that fewer rounds do."""
+    """Seconds of each function. Joint attention is much slower than the rest, so fewer rounds suffice."""
     joint = {name: run for name, run in functions.items() if name == "joint"}
     return {
         **best_times({name: run for name, run in functions.items() if name not in joint}, seconds),
@@ -48,10 +48,10 @@ def measure(functions: dict[str, Callable[[], object]], seconds: float) -> dict[
 
 
 def plot_times(times: dict[int, dict[str, float]], title: str, path: Path) -> None:
-    """Draws milliseconds per text over the length of the text."""
+    """Plots milliseconds per text against the length of the text."""
     from matplotlib import pyplot as plt
 
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # text as text, and the same file every time
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # selectable text and a reproducible file
     lengths = sorted(times)
     figure, axes = plt.subplots(figsize=(6, 4))
     for name, marker in (("joint", "s"), ("prefix", "o"), ("separate", "v"), ("biencoder", "^")):
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument(
         "--max-joint-batch-size", type=int, default=10**6, help="largest batch in joint attention (default: all)"
     )
-    parser.add_argument("--plot", type=Path, help="file for a drawing of the first batch size's times (SVG or PNG)")
+    parser.add_argument("--plot", type=Path, help="file for a plot of the first batch size's times (SVG or PNG)")
     add_timing_arguments(parser, seconds=25)
     args = parser.parse_args()
 

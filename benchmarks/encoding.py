@@ -1,9 +1,9 @@
 """
-What sentence-transformers' `encode` adds to the bare forward passes, in prefix attention and for the plain biencoder.
+Overhead of sentence-transformers' `encode` over bare forward passes, for prefix attention and the plain biencoder.
 
-The biencoder is the same backbone as a model of sentence-transformers' own modules, without any code of ours.
-`encode` tokenizes, sorts by length, pads, checks the context and returns NumPy arrays; the bare passes start from the
-same token ids in the same batches. The tokenizer is that of all-MiniLM-L6-v2, from its package.
+The biencoder is the same backbone in sentence-transformers' own modules, without any code of this package. `encode`
+tokenizes, sorts by length, pads, checks the context and returns NumPy arrays. The bare passes start from the same
+token ids in the same batches. The tokenizer comes from the package of all-MiniLM-L6-v2.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
 
 def random_texts(tokenizer, num_texts: int, max_words: int) -> list[str]:
-    """Texts of 1 to `max_words` words of the tokenizer's vocabulary."""
+    """Texts of 1 to `max_words` words from the tokenizer's vocabulary."""
     generator = random.Random(0)
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 2)
     return [" ".join(generator.choices(words, k=generator.randint(1, max_words))) for _ in range(num_texts)]
 
 
 def build_biencoder(model: CDEModel, tokenizer) -> SentenceTransformer:
-    """The second stage's backbone with the mean of its tokens, as sentence-transformers loads it."""
+    """The second stage's backbone with mean pooling, as sentence-transformers loads it."""
     with tempfile.TemporaryDirectory() as folder:
         model.second_stage_model.backbone.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
@@ -39,7 +39,7 @@ def build_biencoder(model: CDEModel, tokenizer) -> SentenceTransformer:
 
 
 def build_runs(model: CDEModel, context_size: int, tokenizer) -> tuple[SentenceTransformer, Callable]:
-    """The model in sentence-transformers with its context set, and its bare forward pass."""
+    """The model in sentence-transformers with a context, and its bare forward pass."""
     context = model.add_context_block(CorpusContext(torch.randn(context_size, model.config.hidden_size)))
     encoder = SentenceTransformer(modules=[CDETransformer(model, tokenizer, context=context)], device="cpu")
     return encoder, partial(model.second_stage_model, context_block=context.block)

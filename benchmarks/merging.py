@@ -1,8 +1,8 @@
 """
-Prefix attention's two ways on the CPU: copying the context's keys and values for each text, and merging.
+Compares two implementations of prefix attention on the CPU: copying the context's keys and values, and merging.
 
-One layer at the paper's width (12 heads of 64), forward and backward pass, texts padded to half their length on
-average. A ratio above one says that merging is faster; the last column says what the package does.
+It times forward and backward pass of one layer at the paper's size (12 heads of 64). On average, half of each text is
+padding. A ratio above one means that merging is faster. The last column shows which one the package uses.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def copied_attention(
 
 
 def random_inputs(batch_size: int, length: int, num_block_tokens: int) -> tuple[list[Tensor], Tensor]:
-    """Queries, keys and values of the texts, keys and values of the block; and the mask."""
+    """Queries, keys and values of the texts, keys and values of the block, and the mask."""
     shapes = [(batch_size, length, NUM_HEADS, HEAD_DIM)] * 3 + [(1, num_block_tokens, NUM_HEADS, HEAD_DIM)] * 2
     tensors = [torch.randn(shape).transpose(1, 2).requires_grad_() for shape in shapes]
     lengths = torch.linspace(1, length, batch_size).round()

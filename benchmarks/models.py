@@ -1,4 +1,4 @@
-"""The two sizes of model that the benchmarks run, with random weights."""
+"""The two model sizes of the benchmarks, with random weights."""
 
 from torch import nn
 
@@ -25,7 +25,7 @@ MODES = {
 
 
 def build_models(name: str, context_size: int, num_layers: int | None = None) -> dict[str, CDEModel]:
-    """One model per attention mode, with the same weights. The first stage has one layer, for it is not measured."""
+    """One model per attention mode, with the same weights. The first stage is not measured, so it has one layer."""
     stage = STAGES[name] | ({"num_hidden_layers": num_layers} if num_layers is not None else {})
     models = {}
     for mode, fields in MODES.items():
@@ -38,7 +38,7 @@ def build_models(name: str, context_size: int, num_layers: int | None = None) ->
         models[mode] = CDEModel(config).eval()
     models["prefix"].load_state_dict(models["joint"].state_dict())
     models["separate"].load_state_dict(models["joint"].state_dict(), strict=False)
-    # They start at zero, which is no number to time.
+    # They are zero-initialised, and zeros would distort the timing.
     for projection in models["separate"].second_stage_model.context_value_projections:
         nn.init.normal_(projection.weight, std=0.02)
     return models

@@ -1,8 +1,8 @@
 """
-Speed and quality of a contextual model in PyTorch, in ONNX, and in ONNX with int8 weights, in one run.
+Speed and quality of a contextual model in PyTorch, in ONNX, and in ONNX with int8 weights, measured in one run.
 
-The times are those of the processor on one thread, the best of several rounds in which the three take turns; read the
-ratios. NDCG@10 is that of exact search on a retrieval set, with a context of its documents.
+Times are processor times on one thread. The three models take turns, and the best of several rounds counts. Compare
+the ratios. NDCG@10 comes from exact search on a retrieval set, with its own documents as context.
 """
 
 import argparse
@@ -39,10 +39,10 @@ def best_times(models: dict[str, SentenceTransformer], texts: list[str], num_rou
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a CDE checkpoint (default: an untrained one around all-MiniLM-L6-v2)")
+    parser.add_argument("--model", help="a CDE checkpoint (default: an untrained one built from all-MiniLM-L6-v2)")
     parser.add_argument("--data", nargs="+", required=True, type=Path, help="folders of retrieval sets")
-    parser.add_argument("--context-size", type=int, default=64, help="context documents of the untrained one")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds, of which the best counts (default: 20)")
+    parser.add_argument("--context-size", type=int, default=64, help="context documents of the untrained checkpoint")
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds; the best one counts (default: 20)")
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -1,9 +1,9 @@
 """
-Prefix attention on the CPU in other forms than float32: bfloat16, int8 weights, and compiled.
+Speed and accuracy of prefix attention on the CPU in bfloat16, with int8 weights, and compiled.
 
-int8 is PyTorch's dynamic quantization of the linear layers. Each form makes its own context block, outside of the
-times. The cosine is that to the float32 embedding of the same texts, the lowest of the batch; the weights are random,
-so a trained model may lose more or less.
+int8 is PyTorch's dynamic quantization of the linear layers. Each form computes its own context block, which is not
+timed. The cosine compares embeddings with the float32 embeddings of the same texts; the table shows the lowest of a
+batch. The weights are random, so a trained model may lose more or less.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def make_form(stage: nn.Module, form: str) -> nn.Module:
         return stage.to(torch.bfloat16)
     if form == "int8":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its move to another package
+            warnings.simplefilter("ignore")  # PyTorch warns that quantization moves to another package
             return torch.ao.quantization.quantize_dynamic(stage, {nn.Linear}, dtype=torch.qint8)
     return stage
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     forms = ["float32", "bfloat16", "int8", "compiled"]
     parser.add_argument("--model", choices=list(STAGES), default="NomicBERT", help="size of the second stage")
-    parser.add_argument("--forms", choices=forms, nargs="+", default=forms, help="forms beside float32")
+    parser.add_argument("--forms", choices=forms, nargs="+", default=forms, help="forms to compare with float32")
     parser.add_argument("--context-size", type=int, default=512, help="context documents (default: 512)")
     parser.add_argument("--lengths", type=int, nargs="+", default=[16, 128], help="tokens of a text")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 16], help="texts at once")
