@@ -235,7 +235,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, default=512, help="context documents to sample")
+    command.add_argument("--context-size", type=int, default=64, help="context documents to sample")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
     command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
     command.add_argument("--seed", type=int, default=0, help="seed of the sample")

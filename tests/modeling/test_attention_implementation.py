@@ -35,7 +35,7 @@ def calls(monkeypatch):
 
 @pytest.mark.parametrize("family", ["nomic_bert", "modernbert", "bert"])
 def test_both_stages_run_sdpa_by_default(make_model, texts, context_documents, calls, family):
-    model = make_model(family)
+    model = make_model(family, context_attention="joint")
     model(*texts, *context_documents)
     assert implementations(model) == ["sdpa"] * 5
     assert calls == ["sdpa"] * 6

@@ -19,11 +19,14 @@ def make_config(backbone_config):
     return make
 
 
-def test_the_default_is_the_papers_model():
+SEQUENCE = {"context_as_sequence": True, "context_attention": "joint"}
+
+
+def test_the_default_is_the_papers_backbone_in_prefix_attention():
     config = CDEConfig()
     for stage in (config.first_stage_config, config.second_stage_config):
         assert (stage.model_type, stage.num_hidden_layers, stage.hidden_size) == ("nomic_bert", 12, 768)
-    assert (config.context_size, config.num_soft_prompts, config.context_attention) == (512, 8, "joint")
+    assert (config.context_size, config.num_soft_prompts, config.context_attention) == (64, 8, "prefix")
 
 
 def test_a_backbone_config_given_for_both_stages_is_not_shared():
@@ -66,7 +69,7 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
         ({"lexical_size": 8, "lexical_weight": 0.0}, "must be positive and finite, got 0.0. Use `lexical_size=0`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
         ({"context_as_sequence": True, "context_attention": "prefix"}, "the context is an unordered set"),
-        ({"context_as_sequence": True, "second": "bert"}, "needs a second stage with rotary positions"),
+        ({**SEQUENCE, "second": "bert"}, "needs a second stage with rotary positions"),
         ({"normalize_text_twice": True}, "is for the released ModernBERT weights"),
     ],
 )

@@ -54,7 +54,7 @@ def test_config_fields_are_passed_on(encoder_folder):
 
 
 def test_the_embedding_starts_as_the_mean_of_the_text_tokens(encoder_folder, texts):
-    model = CDEModel.from_biencoder(encoder_folder("bert"), context_size=4)
+    model = CDEModel.from_biencoder(encoder_folder("bert"), context_size=4, context_attention="joint")
     hidden = []
     model.second_stage_model.backbone.register_forward_hook(lambda *args: hidden.append(args[2].last_hidden_state))
     embeddings = model.second_stage_model(*texts)

@@ -184,7 +184,7 @@ def test_forward_goes_as_far_as_its_inputs_allow(make_model, mode, texts, contex
 )
 def test_a_context_that_does_not_fit_is_refused(make_model, texts, context, message):
     with pytest.raises(ValueError, match=message):
-        make_model().second_stage_model(*texts, dataset_embeddings=context)
+        make_model(context_attention="joint").second_stage_model(*texts, dataset_embeddings=context)
 
 
 def test_too_many_documents_are_refused_in_prefix_attention(make_model, context_documents):

@@ -141,4 +141,4 @@ def test_the_projections_learn_at_once_and_the_first_stage_next(make_model, text
 def test_joint_attention_cannot_be_separate(backbone_config):
     stages = {"first_stage_config": backbone_config(), "second_stage_config": backbone_config()}
     with pytest.raises(StrictDataclassError, match="`separate_context=True` needs `context_attention='prefix'`, got"):
-        CDEConfig(**stages, separate_context=True)
+        CDEConfig(**stages, context_attention="joint", separate_context=True)

@@ -13,7 +13,7 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, RetrievalSet, save_checkpoint, save_with_context
+from cde_hf import CDEModel, Prompts, RetrievalSet, save_checkpoint, save_with_context
 from cde_hf.retrieval import evaluate
 from cde_hf.retrieval.mteb_models import make_model_meta
 from cde_hf.retrieval.systems import CDEEmbedder
@@ -92,6 +92,13 @@ def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
     assert 0 < scores["ndcg_at_10"] <= 1
     assert evaluation.mean(name) == pytest.approx(scores["ndcg_at_10"], abs=1e-4)
     assert evaluation.mean(name, metric="mrr@10") == pytest.approx(scores["mrr_at_10"], abs=1e-4)
+
+
+def test_a_task_gets_only_prompts_that_the_model_was_trained_with(checkpoint):
+    assert set(make_model_meta(checkpoint).loader_kwargs["model_prompts"]) == {"query", "document"}
+    prompts = Prompts(classification="classification: ", clustering="clustering: ")
+    given = make_model_meta(checkpoint, prompts=prompts).loader_kwargs["model_prompts"]
+    assert (given["STS"], given["Clustering"]) == ("classification: ", "clustering: ")
 
 
 def test_a_checkpoint_without_first_stage_is_refused(checkpoint, tmp_path):

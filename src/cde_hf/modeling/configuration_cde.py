@@ -26,11 +26,11 @@ class CDEConfig(PreTrainedConfig):
             Backbone that embeds the context documents. Defaults to NomicBERT at the paper's size.
         second_stage_config (`dict` or `PreTrainedConfig`, *optional*):
             Backbone that embeds the texts given the context. Defaults to NomicBERT at the paper's size.
-        context_size (`int`, *optional*, defaults to `512`):
+        context_size (`int`, *optional*, defaults to `64`):
             Maximum number of context documents.
         num_soft_prompts (`int`, *optional*, defaults to `8`):
             Number of learned vectors between context and text.
-        context_attention (`str`, *optional*, defaults to `"joint"`):
+        context_attention (`str`, *optional*, defaults to `"prefix"`):
             `"joint"`: context and text attend to each other, as in the paper. `"prefix"`: context and soft prompt
             attend only to each other, so their keys and values are computed once and reused for every text.
         separate_context (`bool`, *optional*, defaults to `False`):
@@ -95,9 +95,9 @@ class CDEConfig(PreTrainedConfig):
 
     first_stage_config: dict | PreTrainedConfig | None = None
     second_stage_config: dict | PreTrainedConfig | None = None
-    context_size: int = 512
+    context_size: int = 64
     num_soft_prompts: int = 8
-    context_attention: Literal["joint", "prefix"] = "joint"
+    context_attention: Literal["prefix", "joint"] = "prefix"
     separate_context: bool = False
     pooling: Literal["mean", "context_frequency"] = "mean"
     frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE

@@ -183,7 +183,7 @@ class CDEModel(PreTrainedModel):
             first_stage_config["num_hidden_layers"] = first_stage_layers
             if "layer_types" in first_stage_config:
                 first_stage_config["layer_types"] = first_stage_config["layer_types"][:first_stage_layers]
-        is_prefix = config_fields.get("context_attention") == "prefix"
+        is_prefix = config_fields.get("context_attention", CDEConfig.context_attention) == "prefix"
         config = CDEConfig(
             first_stage_config=first_stage_config,
             second_stage_config=encoder_config.to_dict(),

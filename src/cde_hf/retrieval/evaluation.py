@@ -42,7 +42,7 @@ def evaluate(
             the next set in the list, `"random"` of all other sets, and `"none"` uses no context.
         other_contexts (`Mapping[str, Sequence[str]]`, *optional*):
             More contexts by name, each a list of documents to sample from. They are used on every set.
-        context_size (`int`, *optional*, defaults to `512`):
+        context_size (`int`, *optional*, defaults to `64`):
             Number of context documents, which are the same for all systems; all documents if there are fewer.
         seed (`int`, *optional*, defaults to `0`):
             Seed with which they are sampled.

@@ -37,7 +37,7 @@ def make_model_meta(
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens of a text.
         prompts (`Prompts`, *optional*):
-            Texts to put before queries and documents. Defaults to the paper's.
+            Prompts that the model was trained with. Defaults to the paper's for queries and documents.
         training_datasets (`Iterable[str]`, *optional*):
             Names of mteb tasks whose data it was trained on, which mteb marks as not zero-shot.
 
@@ -59,7 +59,9 @@ def make_model_meta(
         )
     path = Path(checkpoint)
     prompts = prompts or Prompts()
-    task_prompts = {**cde_model_prompts, "query": prompts.query, "document": prompts.document}
+    trained_with = (prompts.classification, prompts.clustering)
+    task_prompts = {task: prompt for task, prompt in cde_model_prompts.items() if prompt in trained_with}
+    task_prompts |= {"query": prompts.query, "document": prompts.document}
 
     def load(_name: str, revision: str | None = None, **kwargs) -> CDEWrapper:
         return CDEWrapper(str(checkpoint), revision=None if path.is_dir() else revision, **kwargs)

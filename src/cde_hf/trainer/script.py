@@ -57,9 +57,12 @@ class ScriptArguments:
         default="contextual", metadata={"help": "Whether the model reads a context."}
     )
     context_attention: Literal["prefix", "joint"] = field(
-        default="prefix", metadata={"help": "How the texts of a new contextual model see the context."}
+        default=CDEConfig.context_attention,
+        metadata={"help": "How the texts of a new contextual model see the context."},
     )
-    context_size: int = field(default=64, metadata={"help": "Context documents of a new contextual model."})
+    context_size: int = field(
+        default=CDEConfig.context_size, metadata={"help": "Context documents of a new contextual model."}
+    )
     pooling: Literal["context_frequency", "mean"] = field(
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
