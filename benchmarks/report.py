@@ -23,6 +23,7 @@ PLOTS = {"attention": PAGE.with_name("time_per_text.svg"), "training memory": PA
 
 # For each table the script, the arguments of the small run and what the full run changes about them.
 TABLES = {
+    "imports": ("imports.py", "--rounds 5", "--rounds 20"),
     "attention": ("attention.py", "--batch-sizes 1 --seconds 12", "--seconds 100"),
     "attention in batches": (
         "attention.py",

@@ -13,6 +13,7 @@ TINY_STEP = "--layers 1 --width 64 --length 8 --context-size 4 --mini-batch-size
 TINY_RUNS = {
     "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --max-joint-batch-size 1 --seconds 0",
     "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
+    "imports.py": "--rounds 1",
     "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8 --seconds 0",
     "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2 --seconds 0",
     "surrogate.py": "--library packaging --texts 4 --seconds 0",
