@@ -1,10 +1,10 @@
 """
 Time of a training step by batch size: biencoder, prefix, separate and joint attention, plain and gradient-cached.
 
-`separate` is prefix attention with `separate_context=True`. sentence-transformers' cached loss runs beside ours, on
-the same backbone and the same tokens; `filter` is the false-negative filter of the same batch. At each batch size they
-run in turn, the cached steps among themselves, and the best time of each counts. Read the ratios: the times belong to
-the machine.
+`separate` is prefix attention with `separate_context=True`. sentence-transformers' cached loss runs on
+the same backbone and the same tokens. `filter` is the false-negative filter of the same batch. At each batch size the
+steps run in turn, the cached ones among themselves, and the best time of each is reported. Compare the ratios: the
+times depend on the machine.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def random_plan() -> SimpleNamespace:
 
 
 def build_steps(batch_size: int, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """The ways of one step at one batch size."""
+    """All variants of a step at one batch size."""
     step = make_step(batch_size, args)
     rows = np.random.default_rng(0).choice(NUM_PLAN_PAIRS, batch_size, replace=False)
     steps: dict[str, Callable[[], object]] = {}
@@ -53,7 +53,7 @@ def build_steps(batch_size: int, args: argparse.Namespace) -> dict[str, Callable
 
 
 def measure(steps: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best seconds of each. Cached steps are the ones to be told apart, so that the others have fewer rounds."""
+    """Best time of each step, in seconds. Cached steps are close to each other, so they get more rounds."""
     is_close = {name: name.endswith("cached") and not name.startswith("joint") for name in steps}
     close = best_times({name: step for name, step in steps.items() if is_close[name]}, seconds)
     others = best_times({name: step for name, step in steps.items() if not is_close[name]}, seconds / 4)

@@ -1,9 +1,9 @@
 """
-Peak memory of a training step by batch size, plain and gradient-cached, each in a process of its own.
+Peak memory of a training step by batch size, plain and gradient-cached, each in its own process.
 
-Above the start: what the step took beyond what the process held before it. With `--pairs`, small batches take several
-steps, so that all batch sizes see the same number of pairs: what the allocator has cut up and cannot use again grows
-with the number of mini-batches, not with the batch.
+"Above the start" is the memory of the step beyond what the process held before it. With `--pairs`, small batches take
+several steps, so that all batch sizes see the same number of pairs: the fragmentation of the allocator grows with the
+number of mini-batches, not with the batch.
 """
 
 import argparse
@@ -23,11 +23,11 @@ Peaks = dict[int, tuple[float, float]]
 def peak_memory(
     kind: str, batch_size: int, mini_batch_size: int | None, args: argparse.Namespace
 ) -> tuple[float, float]:
-    """The peak of some steps in this process, in MiB: above what it held before, and of the whole process."""
+    """Peak memory of some steps in MiB: above what the process held before, and in total."""
     torch.set_num_threads(1)
     model, step = build_model(kind, args), make_step(batch_size, args)
-    run_step(model, make_step(2, args), mini_batch_size)  # so that libraries and gradients are there
-    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to what is held now
+    run_step(model, make_step(2, args), mini_batch_size)  # loads libraries and allocates gradients
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present memory
     before = psutil.Process().memory_info().rss / 2**20
     for _ in range(max(1, args.pairs // batch_size)):
         run_step(model, step, mini_batch_size)
@@ -36,7 +36,7 @@ def peak_memory(
 
 
 def measure(kind: str, mini_batch_size: int | None, args: argparse.Namespace) -> Peaks:
-    """The peaks of one way by batch size, each in a process of its own."""
+    """Peaks of one kind of step by batch size, each in its own process."""
     context = multiprocessing.get_context("spawn")
     peaks = {}
     for size in args.batch_sizes:

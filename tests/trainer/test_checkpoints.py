@@ -1,4 +1,4 @@
-"""Whole and torn checkpoints."""
+"""Complete and incomplete checkpoints."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from cde_hf.trainer.checkpoints import MANIFEST, read_manifest, write_manifest
 
 @pytest.fixture
 def output_dir(tmp_path):
-    """Folder with checkpoints of the steps 2, 10 and 9, all whole."""
+    """Folder with checkpoints of the steps 2, 10 and 9, all complete."""
     for step in (2, 10, 9):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
@@ -35,15 +35,17 @@ def unmark(folder):
     (folder / MANIFEST).unlink()
 
 
-def tear_manifest(folder):
+def corrupt_manifest(folder):
     (folder / MANIFEST).write_text('{"files": {')
 
 
-@pytest.mark.parametrize("damage", [cut, lose, unmark, tear_manifest])
-def test_torn_checkpoints_are_passed_over(output_dir, damage):
+@pytest.mark.parametrize("damage", [cut, lose, unmark, corrupt_manifest])
+def test_incomplete_checkpoints_are_skipped(output_dir, damage):
     damage(output_dir / "checkpoint-10")
     assert find_last_checkpoint(output_dir).name == "checkpoint-9"
-    with pytest.raises(ValueError, match="is no whole checkpoint.*Resume from another one, or with `auto`"):
+    with pytest.raises(
+        ValueError, match="is not a complete checkpoint.*Resume from another checkpoint, or with `auto`"
+    ):
         read_manifest(output_dir / "checkpoint-10")
 
 

@@ -241,10 +241,10 @@ def test_another_plan_or_setting_is_refused(tiny, plan_folder, tmp_path):
         tiny.make_pairs(), tmp_path / "plan", surrogate=tiny.TfidfSurrogate(dim=4), cluster_size=9
     )
     other, _ = make_run(tiny, str(other_plan.folder), tmp_path / "run")
-    with pytest.raises(ValueError, match="was saved by a run with `plan_fingerprint` .* its batches would be others"):
+    with pytest.raises(ValueError, match="was saved by a run with `plan_fingerprint` .* which changes its batches"):
         other.train("auto")
     smaller, _ = make_run(tiny, plan_folder, tmp_path / "run", per_device_train_batch_size=8)
-    with pytest.raises(ValueError, match="`batch_size` 16, but this one has 8"):
+    with pytest.raises(ValueError, match="`batch_size` 16, but this run has 8"):
         smaller.train("auto")
 
 

@@ -265,7 +265,10 @@ def test_hard_negatives_alone(tiny, tmp_path):
 
 
 def test_without_in_batch_negatives_there_must_be_hard_ones(train):
-    with pytest.raises(ValueError, match="the data set has no column `negatives`. Add it, or leave"):
+    with pytest.raises(
+        ValueError,
+        match="every pair needs hard negatives, but the data set has no column `negatives`. Add it, or leave",
+    ):
         train(in_batch_negatives=False)
 
 
@@ -417,7 +420,7 @@ def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
             "must be a mapping from regular expressions to learning rates, got '5e-4'",
         ),
         ({"context_mini_batch_size": 2}, "belongs to gradient caching, which is off"),
-        ({"label_smoothing_factor": 0.1}, "mean nothing to this loss"),
+        ({"label_smoothing_factor": 0.1}, "are not supported by this trainer. Leave them out"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(tmp_path, arguments, message):

@@ -12,12 +12,12 @@ from .collator import ContextSource
 @dataclass
 class ContextualTrainingArguments(TrainingArguments):
     """
-    Arguments of the [`ContextualContrastiveTrainer`], beside those of `TrainingArguments`: loss, batches, context,
-    memory and optimizer. Each is described where it is defined and in `--help`.
+    Arguments of the [`ContextualContrastiveTrainer`], in addition to the arguments of `TrainingArguments`.
 
-    What chose their defaults is in `docs/results/README.md`.
+    They control loss, batches, context, memory and optimizer. Each is described where it is defined and in `--help`.
+    The experiments behind the defaults are in `docs/results/README.md`.
 
-    These defaults differ from those of `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 0.1,
+    These defaults differ from `TrainingArguments`: `learning_rate` 2e-5, `warmup_steps` 0.1,
     `per_device_train_batch_size` 256, `logging_steps` 10, `save_total_limit` 2, `per_device_eval_batch_size` 32.
     Batches are always full, buffers are not broadcast between processes, and gradient checkpointing is not reentrant.
     """
@@ -25,46 +25,53 @@ class ContextualTrainingArguments(TrainingArguments):
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "learning_rate_mapping"]  # JSON on the command line
 
     # Defaults that differ
-    learning_rate: float = field(default=2e-5, metadata={"help": "Peak of the learning rate."})
+    learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
     warmup_steps: float = field(
         default=0.1, metadata={"help": "Steps of linear warm-up. A number below 1 is a share of all steps."}
     )
-    per_device_train_batch_size: int = field(default=256, metadata={"help": "Pairs in a batch of one process."})
-    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Texts to embed at once in evaluations."})
-    logging_steps: float = field(default=10, metadata={"help": "Steps between two lines of the log."})
-    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints to keep."})
+    per_device_train_batch_size: int = field(default=256, metadata={"help": "Pairs per batch and process."})
+    per_device_eval_batch_size: int = field(default=32, metadata={"help": "Texts to embed at once in an evaluation."})
+    logging_steps: float = field(default=10, metadata={"help": "Steps between two log lines."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Number of checkpoints to keep."})
 
     # Loss
-    temperature: float = field(default=0.02, metadata={"help": "Divisor of the cosine similarities."})
+    temperature: float = field(
+        default=0.02, metadata={"help": "Softmax temperature: cosine similarities are divided by it."}
+    )
     in_batch_negatives: bool = field(
-        default=True, metadata={"help": "Whether the other pairs' documents are negatives, beside the hard ones."}
+        default=True,
+        metadata={
+            "help": "Whether the documents of the other pairs are negatives too, in addition to hard negatives."
+        },
     )
     gather_across_devices: bool = field(
         default=False,
-        metadata={"help": "Whether processes share one batch, its negatives and its context, or have one each."},
+        metadata={"help": "Whether all processes share one batch with its negatives and its context."},
     )
     matryoshka_dims: list[int] | None = field(
-        default=None, metadata={"help": "Widths to which embeddings are also trained to be cut, such as 768 256 64."}
+        default=None,
+        metadata={"help": "Embedding widths of a Matryoshka loss, such as 768 256 64. Default: the full width."},
     )
 
     # Batches
     batch_grouping: Grouping = field(
         default="cluster",
-        metadata={"help": "What a batch is filled from: one cluster, anywhere in a domain, or anywhere."},
+        metadata={"help": "Where the pairs of a batch come from: one cluster, one domain, or the whole data set."},
     )
     cluster_order: ClusterOrder = field(
-        default="tour", metadata={"help": "Which clusters fill a batch together: nearest ones or random ones."}
+        default="tour",
+        metadata={"help": "Which clusters share a batch if one does not fill it: nearest neighbours or random ones."},
     )
     filter_false_negatives: bool = field(
-        default=True, metadata={"help": "Whether documents that the surrogate scores like the positive are left out."}
+        default=True, metadata={"help": "Whether to drop negatives that the surrogate scores as high as the positive."}
     )
     filter_margin: float = field(
-        default=0.0, metadata={"help": "How much above the positive's a score must lie to be left out."}
+        default=0.0, metadata={"help": "A negative is dropped if it scores more than this above the positive."}
     )
     filter_relative_margin: float | None = field(
-        default=None, metadata={"help": "The same as a share of the positive's score, in place of the margin."}
+        default=None, metadata={"help": "The margin as a share of the positive's score, instead of `filter_margin`."}
     )
-    max_length: int = field(default=512, metadata={"help": "Tokens to read of a text."})
+    max_length: int = field(default=512, metadata={"help": "Texts are truncated to this number of tokens."})
 
     # Context
     context_source: ContextSource = field(
@@ -72,30 +79,35 @@ class ContextualTrainingArguments(TrainingArguments):
         metadata={"help": "Where context documents come from: the batch, its domain, or the whole data set."},
     )
     context_max_length: int | None = field(
-        default=None, metadata={"help": "Tokens to read of a context document. Default: as of a text."}
+        default=None,
+        metadata={"help": "Context documents are truncated to this number of tokens. Default: `max_length`."},
     )
 
     # Memory
     mini_batch_size: int | None = field(
-        default=None, metadata={"help": "Texts in memory at once, by gradient caching. Default: the whole batch."}
+        default=None, metadata={"help": "Texts per mini-batch of gradient caching. Default: no caching."}
     )
     context_mini_batch_size: int | None = field(
-        default=None, metadata={"help": "Context documents in memory at once. Default: as `mini_batch_size`."}
+        default=None,
+        metadata={"help": "Context documents per mini-batch of gradient caching. Default: `mini_batch_size`."},
     )
     mini_batch_num_tokens: int | None = field(
-        default=None, metadata={"help": "Tokens in memory at once, padding included, in place of a number of texts."}
+        default=None,
+        metadata={
+            "help": "Tokens per mini-batch of gradient caching, padding included, instead of `mini_batch_size`."
+        },
     )
 
     # Optimizer
     disable_dropout: bool = field(
         default=False,
-        metadata={"help": "Whether to train without the backbones' own dropout, which takes much of a step on CPUs."},
+        metadata={"help": "Whether to switch off the dropout of the backbones, which is slow on CPUs."},
     )
     learning_rate_mapping: dict[str, float] | str | None = field(
         default=None,
         metadata={
-            "help": "Learning rates of some parameters, as JSON from regular expressions of names to rates. Example: "
-            r"""'{"stage_model\.(?!backbone)": 5e-4}' for all layers of a contextual model but its backbones."""
+            "help": "JSON mapping from regular expressions of parameter names to learning rates. Example: "
+            r"""'{"stage_model\.(?!backbone)": 5e-4}' for the layers of a contextual model outside its backbones."""
         },
     )
 
@@ -118,17 +130,17 @@ class ContextualTrainingArguments(TrainingArguments):
         if self.context_mini_batch_size is not None and not self.caches_gradients:
             raise ValueError(
                 f"`context_mini_batch_size={self.context_mini_batch_size}` belongs to gradient caching, which is off. "
-                "Give `mini_batch_size` or `mini_batch_num_tokens` too."
+                "Set `mini_batch_size` or `mini_batch_num_tokens` too."
             )
         if self.fsdp and self.mini_batch_num_tokens is not None:
             raise ValueError(
-                "Under FSDP all processes must run the same number of mini-batches, but `mini_batch_num_tokens` gives "
-                "each its own. Use `mini_batch_size`."
+                "Under FSDP all processes must run the same number of mini-batches, which `mini_batch_num_tokens` "
+                "does not ensure. Use `mini_batch_size`."
             )
         if self.label_smoothing_factor or self.auto_find_batch_size:
             raise ValueError(
-                "`label_smoothing_factor` and `auto_find_batch_size` mean nothing to this loss and these batches. "
-                "Leave them out; for less memory use `mini_batch_size`."
+                "`label_smoothing_factor` and `auto_find_batch_size` are not supported by this trainer. Leave them "
+                "out. To save memory use `mini_batch_size`."
             )
         if self.push_to_hub and self.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise ValueError(
@@ -136,10 +148,10 @@ class ContextualTrainingArguments(TrainingArguments):
                 "published. Use `every_save` or `end`."
             )
         self.remove_unused_columns = False
-        # The sum of a broken loss with others would hide it, and the trainer refuses it anyway.
+        # The filter would hide a loss that is not finite, and the trainer raises on it.
         self.logging_nan_inf_filter = False
         self.ddp_find_unused_parameters = False
-        # A broadcast in each forward pass would tie the processes' numbers of mini-batches together.
+        # A broadcast in each forward pass would require equal numbers of mini-batches on all processes.
         self.ddp_broadcast_buffers = False
         if self.gradient_checkpointing:
             self.gradient_checkpointing_kwargs = {
@@ -149,7 +161,7 @@ class ContextualTrainingArguments(TrainingArguments):
 
     @property
     def caches_gradients(self) -> bool:
-        """Whether mini-batches go through the model one by one."""
+        """Whether gradient caching is on."""
         return self.mini_batch_size is not None or self.mini_batch_num_tokens is not None
 
 

@@ -1,4 +1,4 @@
-"""What happens around training steps: a progress bar that shows how it goes, and a clean end on SIGTERM."""
+"""Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM."""
 
 import signal
 from typing import Any
@@ -13,7 +13,7 @@ logger = logging.get_logger(__name__)
 
 
 class ContrastiveProgressCallback(ProgressCallback):
-    """Progress bar with the last loss and in-batch accuracy."""
+    """Progress bar that shows the latest loss and in-batch accuracy."""
 
     def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
         if state.is_world_process_zero and self.training_bar is not None and "accuracy" in (logs or {}):
@@ -27,21 +27,21 @@ class TerminationCallback(TrainerCallback):
     """
     On SIGTERM, saves a checkpoint after the current step and ends training.
 
-    The processes agree on the step, since the signal does not reach them all at once.
+    All processes stop at the same step, even if the signal reaches only one of them.
 
     Args:
         accelerator (`Accelerator`):
-            The trainer's.
+            Accelerator of the trainer.
     """
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         self.was_terminated = False
-        self._signal_came = False
+        self._was_signalled = False
         self._old_handler: Any = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
-        self.was_terminated = self._signal_came = False
+        self.was_terminated = self._was_signalled = False
         try:
             self._old_handler = signal.signal(signal.SIGTERM, self._notice)
         except ValueError:  # not in the main thread, where signals cannot be caught
@@ -52,19 +52,21 @@ class TerminationCallback(TrainerCallback):
             self.was_terminated = True
             control.should_save = True
             control.should_training_stop = True
-            logger.warning(f"SIGTERM: saving at step {state.global_step}, and ending. Resume with `auto`.")
+            logger.warning(
+                f"Received SIGTERM: saving a checkpoint at step {state.global_step} and stopping. Resume with `auto`."
+            )
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
         if self._old_handler is not None:
             signal.signal(signal.SIGTERM, self._old_handler)
 
     def _notice(self, *_unused) -> None:
-        self._signal_came = True
+        self._was_signalled = True
 
     def _any_process_was_signalled(self) -> bool:
         if self.accelerator.num_processes == 1:
-            return self._signal_came
-        flag = torch.tensor(float(self._signal_came), device=self.accelerator.device)
+            return self._was_signalled
+        flag = torch.tensor(float(self._was_signalled), device=self.accelerator.device)
         return bool(self.accelerator.reduce(flag) > 0)
 
 

@@ -1,8 +1,8 @@
 """
-Checkpoints that are whole or not there.
+Checkpoints that are complete, or not used.
 
-The last file of a checkpoint is a manifest with the size of every other file and with what the run was about. A folder
-without it, or with files of other sizes, was torn by a crash and is never resumed from.
+The last file written to a checkpoint is a manifest: the size of every other file, and the identity of the run. A
+folder without a manifest, or with files of other sizes, was cut off by a crash, and no run resumes from it.
 """
 
 import json
@@ -24,13 +24,13 @@ _FOLDER_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 def write_manifest(folder: str | Path, run: dict[str, Any]) -> None:
     """
-    Declares a checkpoint whole.
+    Marks a checkpoint as complete.
 
     Args:
         folder (`str` or `Path`):
-            The checkpoint, with all its files.
+            The checkpoint, with all its files written.
         run (`dict`):
-            What a run that resumes from it must have in common with this one.
+            Identity of the run. A run that resumes from the checkpoint must have the same.
     """
     folder = Path(folder)
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MANIFEST]
@@ -44,26 +44,26 @@ def write_manifest(folder: str | Path, run: dict[str, Any]) -> None:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The `run` of a checkpoint, which is refused if it is torn."""
+    """Reads the `run` of a checkpoint. Raises `ValueError` if the checkpoint is incomplete."""
     folder = Path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        torn = [name for name, size in manifest["files"].items() if _size(folder / name) != size]
+        damaged = [name for name, size in manifest["files"].items() if _size(folder / name) != size]
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
-            f"`{folder}` is no whole checkpoint: its `{MANIFEST}` is missing or torn ({error}). Resume from another "
-            "one, or with `auto` from the last whole one."
+            f"`{folder}` is not a complete checkpoint: its `{MANIFEST}` is missing or corrupt ({error}). Resume from "
+            "another checkpoint, or with `auto` from the last complete one."
         ) from error
-    if torn:
+    if damaged:
         raise ValueError(
-            f"`{folder}` is no whole checkpoint: {', '.join(torn)} missing or of another size than was written. "
-            "Resume from another one, or with `auto` from the last whole one."
+            f"`{folder}` is not a complete checkpoint: {', '.join(damaged)} missing or of the wrong size. Resume from "
+            "another checkpoint, or with `auto` from the last complete one."
         )
     return manifest["run"]
 
 
 def find_last_checkpoint(output_dir: str | Path) -> Path | None:
-    """The whole checkpoint of the highest step in a folder, if there is any. Torn ones are named in the log."""
+    """Returns the last complete checkpoint in a folder, or `None`. Incomplete ones are named in the log."""
     folders = {}
     for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         match = _FOLDER_NAME.fullmatch(folder.name)
@@ -73,7 +73,7 @@ def find_last_checkpoint(output_dir: str | Path) -> Path | None:
         try:
             read_manifest(folders[step])
         except ValueError as error:
-            logger.warning(f"Passing over a torn checkpoint. {error}")
+            logger.warning(f"Skipping an incomplete checkpoint. {error}")
         else:
             return folders[step]
     return None
@@ -84,7 +84,7 @@ def _size(path: Path) -> int:
 
 
 def _flush(path: Path) -> None:
-    """Waits until the file is on the disk, so that a power cut cannot leave the manifest without it."""
+    """Waits until the file is on disk, so that a power cut cannot leave a manifest without its files."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

@@ -1,4 +1,4 @@
-"""From the rows of a batch to the tensors of a step: texts with prompts, context documents, negatives to leave out."""
+"""Collator: turns the rows of a batch into token ids, context documents and a mask of false negatives."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ ContextSource = Literal["batch", "domain", "random"]
 
 class ContextDraw:
     """
-    Draws the context documents of a batch.
+    Samples the context documents of a batch. The sample depends on the seed and on the rows of the batch alone.
 
     Args:
         plan (`BatchPlan`):
-            The plan, which knows the domains.
+            The batch plan, which holds the domains.
         size (`int`):
-            Number of documents to draw, fewer if there are not so many.
+            Number of documents to sample. All documents if there are fewer.
         source (`str`, *optional*, defaults to `"batch"`):
-            `"batch"`: the batch's own documents, all if they fit. `"domain"`: documents of its domain. `"random"`:
-            documents of the whole data set.
+            `"batch"`: documents of the batch itself. `"domain"`: documents of its domain. `"random"`: documents of the
+            whole data set.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the draws.
+            Seed of the samples.
     """
 
     def __init__(self, plan: BatchPlan, size: int, *, source: ContextSource = "batch", seed: int = 0):
@@ -42,7 +42,7 @@ class ContextDraw:
         self.seed = seed
 
     def __call__(self, rows: Sequence[int]) -> np.ndarray:
-        """Rows of the context documents of a batch, given the rows of all processes that share it."""
+        """Returns the rows of the context documents. Takes the rows of all processes that share the batch."""
         rows = np.asarray(rows)
         if self.source == "batch":
             choices = rows
@@ -60,16 +60,16 @@ class ContextDraw:
 
 
 def batch_seed(rows: Sequence[int]) -> int:
-    """A number that stands for a batch, the same in every process and after every restart."""
+    """Returns a number that identifies a batch, the same in every process and after every restart."""
     digest = hashlib.blake2b(np.asarray(rows, dtype=np.int64).tobytes(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
 
 
 class ContrastiveCollator:
     """
-    Makes the inputs of a step out of row numbers.
+    Makes the inputs of a training step from row numbers.
 
-    Processes that share their negatives all get the rows of the whole batch, and each reads its part of the texts.
+    Processes that share a batch all get its rows, and each tokenizes its part of the texts.
 
     Args:
         dataset (`datasets.Dataset`):
@@ -77,23 +77,23 @@ class ContrastiveCollator:
         tokenizer (`PreTrainedTokenizerBase`):
             The model's tokenizer.
         false_negatives (`FalseNegativeFilter`):
-            The filter, whose plan also tells how hard a batch is.
+            The false-negative filter. The surrogate vectors of its plan also measure how hard a batch is.
         context_draw (`ContextDraw`, *optional*):
-            Draws the context documents. `None` for a biencoder.
+            Samples the context documents. `None` for a biencoder.
         prompts (`Prompts`, *optional*):
             Texts to put before queries and documents. Defaults to the paper's.
         max_length (`int`, *optional*, defaults to `512`):
-            Number of tokens to read of a text.
+            Texts are truncated to this number of tokens.
         context_max_length (`int`, *optional*):
-            Number of tokens to read of a context document. Defaults to `max_length`.
+            Context documents are truncated to this number of tokens. Defaults to `max_length`.
         filters (`bool`, *optional*, defaults to `True`):
-            Whether false negatives are left out.
+            Whether to drop false negatives.
         in_batch_negatives (`bool`, *optional*, defaults to `True`):
-            Whether the other pairs' documents and hard negatives are negatives too.
+            Whether the documents and hard negatives of the other pairs are negatives too.
         num_processes (`int`, *optional*, defaults to `1`):
             Number of processes that share a batch.
         process_index (`int`, *optional*, defaults to `0`):
-            Which part of a shared batch to read.
+            The part of a shared batch that this process tokenizes.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class ContrastiveCollator:
     ):
         if not in_batch_negatives and "negatives" not in dataset.column_names:
             raise ValueError(
-                "Without in-batch negatives every pair needs hard ones, but the data set has no column `negatives`. "
-                "Add it, or leave `in_batch_negatives` on."
+                "Without in-batch negatives every pair needs hard negatives, but the data set has no column "
+                "`negatives`. Add it, or leave `in_batch_negatives` on."
             )
         self.dataset = dataset
         columns = [name for name in ("query", "document", "domain") if name in dataset.column_names]
@@ -136,7 +136,7 @@ class ContrastiveCollator:
 
         Args:
             rows (`Sequence[int]`):
-                Rows of the batch; if it is shared, those of all processes.
+                Rows of the batch. If the batch is shared, the rows of all processes.
 
         Returns:
             `dict`: `input_ids` and `attention_mask` of queries, documents and negatives; `num_queries`; `rows`;
@@ -169,7 +169,7 @@ class ContrastiveCollator:
         return inputs
 
     def _prepare(self, pairs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Texts with their prompts, and stripped, because `encode` strips texts too."""
+        """Strips the texts, as `encode` does, and puts the prompts before them."""
         for name in ("query", "document"):
             pairs[name] = [text.strip() for text in pairs[name]]
         if "negatives" in pairs:
@@ -188,7 +188,7 @@ class ContrastiveCollator:
         return np.zeros(len(rows), dtype=np.int64) if offsets is None else offsets[rows + 1] - offsets[rows]
 
     def _negatives(self, rows: np.ndarray, own: slice) -> dict[str, Any]:
-        """The columns that do not count, and what the surrogate says of the batch."""
+        """The documents that are no negatives, and statistics of the batch by the surrogate."""
         num_pairs = len(rows)
         queries = np.arange(num_pairs)[own]
         is_own_pair = queries[:, None] == np.arange(num_pairs)

@@ -19,7 +19,7 @@ from .step import is_contextual
 
 METRIC = "ndcg@10"
 
-_CONTEXT_NAMES = {"no": "none"}  # how a table calls a context, and how a metric does
+_CONTEXT_NAMES = {"no": "none"}  # from the name in a table to the name in a metric
 
 
 class _MeanPooledEncoder(nn.Module):
@@ -52,7 +52,7 @@ def make_embedder(
     batch_size: int,
 ) -> SentenceTransformerEmbedder:
     """
-    Wraps a model under training for evaluation, as its checkpoint will be loaded by sentence-transformers.
+    Wraps a model under training in sentence-transformers, as a user will load its checkpoint.
 
     Args:
         model (`PreTrainedModel`):
@@ -62,7 +62,7 @@ def make_embedder(
         prompts (`Prompts`):
             Texts to put before queries and documents.
         max_length (`int`):
-            Number of tokens to read of a text.
+            Texts are truncated to this number of tokens.
         batch_size (`int`):
             Number of texts to embed at once.
 
@@ -93,7 +93,7 @@ def score_retrieval_sets(
     num_processes: int = 1,
 ) -> dict[str, float]:
     """
-    NDCG@10 of this process's share of the retrieval sets.
+    Computes NDCG@10 on this process's share of the retrieval sets.
 
     Args:
         embedder (`SentenceTransformerEmbedder`):
@@ -101,17 +101,17 @@ def score_retrieval_sets(
         retrieval_sets (`Sequence[RetrievalSet]`):
             All sets.
         context_size (`int`):
-            Number of context documents to draw.
+            Number of context documents to sample.
         seed (`int`):
-            Seed of the draw.
+            Seed of the sample.
         process_index (`int`, *optional*, defaults to `0`):
-            This process, which scores every `num_processes`-th set from this one on.
+            Index of this process. It scores the sets `process_index`, `process_index + num_processes` and so on.
         num_processes (`int`, *optional*, defaults to `1`):
             Number of processes.
 
     Returns:
-        `dict[str, float]`: `SET_ndcg@10` of a plain encoder; of a contextual model `SET_ndcg@10_own`, `_foreign` (if
-        there is another set) and `_none`.
+        `dict[str, float]`: `SET_ndcg@10` for a plain encoder. For a contextual model `SET_ndcg@10_own`,
+        `SET_ndcg@10_foreign` (if there is another set) and `SET_ndcg@10_none`.
     """
     scores = {}
     indices = range(process_index, len(retrieval_sets), num_processes)
@@ -138,7 +138,7 @@ def score_retrieval_sets(
 
 
 def add_means(scores: dict[str, float]) -> dict[str, float]:
-    """The scores and, for each context, their mean over the sets: `ndcg@10_own` and so on."""
+    """Adds the means over the sets, one for each context: `ndcg@10_own` and so on."""
     groups: dict[str, list[float]] = {}
     for name, score in scores.items():
         groups.setdefault(name[name.rindex(METRIC) :], []).append(score)

@@ -1,18 +1,19 @@
 """
-Two-stage gradient caching: the gradients of a batch of any size in the memory of one mini-batch.
+Two-stage gradient caching: a batch of any size needs the activation memory of one mini-batch.
 
-1. Embed the context documents without a graph, mini-batch by mini-batch; in prefix attention also the context block.
+1. Embed the context documents without a graph, mini-batch by mini-batch. In prefix attention, also compute the context
+   block.
 2. Embed all texts without a graph, mini-batch by mini-batch.
-3. Compute the loss and its gradient with respect to the embeddings, which are all of it that is kept.
-4. In the backward pass, embed the texts once more, with a graph and the same dropout, and differentiate each
-   mini-batch at once. This also sums up the gradient of the context: of the block in prefix attention, of the context
-   vectors in joint attention.
-5. In prefix attention compute the context block once more, which passes its gradient on to the context vectors.
-6. Embed the context documents once more and pass on the gradient of their vectors.
+3. Compute the loss and its gradient with respect to the embeddings. Only this gradient is kept.
+4. In the backward pass, embed the texts again, with a graph and the same dropout, and backpropagate each mini-batch.
+   This also accumulates the gradient of the context: of the block in prefix attention, of the context vectors in joint
+   attention.
+5. In prefix attention, compute the context block again and backpropagate its gradient to the context vectors.
+6. Embed the context documents again and backpropagate the gradient of their vectors.
 
-Steps (4) to (6) hang on a hook of the loss, so that whoever calls `backward` need not know of them, and any factor of
-the loss, of gradient accumulation or loss scaling, reaches them. Gradients are synchronised between processes in the
-last backward pass alone.
+Steps (4) to (6) run in a hook on the loss. The trainer calls `backward` as usual, and factors of the loss, such as
+gradient accumulation or loss scaling, reach every step. Gradients are synchronised between processes only in the last
+backward pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,11 +49,11 @@ class _Pass:
 @dataclass(frozen=True)
 class _CachedContext:
     """
-    The context after step (1), and what steps (5) and (6) need to compute it once more.
+    The context after step (1), and what steps (5) and (6) need to compute it again.
 
     Args:
         context (`CorpusContext`):
-            What the texts see. Its vectors and its block are leaves, in which gradients are summed up.
+            What the texts see. Its vectors and its block are leaves that accumulate gradients.
         passes (`list[_Pass]`):
             Forward passes of the context documents. Empty if the first stage is not trained.
         block_random_state (`RandomState`, *optional*):
@@ -72,14 +73,14 @@ class GradientCache:
         encoder (`Encoder`):
             The model.
         mini_batch_size (`MiniBatchSize`):
-            How many texts go through the second stage at once.
+            Mini-batches of the second stage.
         context_mini_batch_size (`MiniBatchSize`):
-            How many context documents go through the first stage at once.
+            Mini-batches of the first stage.
         no_sync (`Callable`, *optional*):
-            Makes a context in which a backward pass does not synchronise gradients between processes. Defaults to one
-            that does nothing.
+            Returns a context manager in which a backward pass does not synchronise gradients between processes.
+            Defaults to `nullcontext`.
         touch_all (`bool`, *optional*, defaults to `True`):
-            Whether the last backward pass touches every parameter, as `DistributedDataParallel` needs it.
+            Whether the last backward pass touches every parameter, as `DistributedDataParallel` requires.
     """
 
     def __init__(
@@ -99,16 +100,16 @@ class GradientCache:
 
     def compute_loss(self, step: StepInputs, loss_function: Callable[[Tensor], InfoNCEOutput]) -> InfoNCEOutput:
         """
-        The loss of a step. `loss.backward()` then fills the gradients of all parameters.
+        Computes the loss of a step. `loss.backward()` then fills the gradients of all parameters.
 
         Args:
             step (`StepInputs`):
-                Texts and context.
+                Texts and context documents.
             loss_function (`Callable`):
                 Computes the loss of the embeddings of `step.texts`.
 
         Returns:
-            `InfoNCEOutput`: The output of the function, with a loss that can be differentiated.
+            `InfoNCEOutput`: The output of the loss function, with a loss that supports `backward`.
         """
         with torch.no_grad():
             cached = self._embed_context(step.context) if self.encoder.has_context else _CachedContext()  # Step (1)
@@ -153,7 +154,7 @@ class GradientCache:
     def _embed(
         self, texts: Texts, size: MiniBatchSize, embed: Callable[[Texts], Tensor]
     ) -> tuple[list[_Pass], Tensor]:
-        """Embeds texts without a graph. The embeddings come in the order of the texts."""
+        """Embeds texts without a graph. The embeddings are in the order of the texts."""
         passes, parts = [], []
         for rows in size.split(texts):
             passes.append(_Pass(rows, RandomState(texts.input_ids.device)))
@@ -179,7 +180,7 @@ class GradientCache:
     def _graphs(
         self, step: StepInputs, cached: _CachedContext, passes: list[_Pass], gradients: Tensor
     ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Computes the parts of the step with a graph, one after the other, each with the gradients of its outputs."""
+        """Yields the outputs of each part of the step, computed with a graph, and their gradients."""
         for made in passes:  # Step (4)
             with made.random_state.replayed():
                 embeddings = self.encoder.embed_texts(step.texts.select(made.rows), cached.context)
@@ -200,7 +201,7 @@ class GradientCache:
             block = self.encoder.encode_block(cached.context)
         tensors = [tensor for pair in block.keys_values for tensor in pair]
         leaves = [leaf for pair in cached.context.block.keys_values for leaf in pair]
-        # Layers before the first trained parameter depend on nothing that has a gradient.
+        # The outputs of layers below the first trained parameter have no gradient.
         pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
         return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
 

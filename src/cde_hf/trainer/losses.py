@@ -1,4 +1,4 @@
-"""The contrastive loss: InfoNCE over a batch, without the documents that must not count as negatives."""
+"""The contrastive loss: InfoNCE over a batch, without likely false negatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ class InfoNCEOutput:
 
     Args:
         loss (`torch.Tensor`):
-            Scalar, averaged over the queries.
+            Scalar loss, averaged over the queries.
         accuracy (`torch.Tensor`):
-            Share of the queries whose positive has the highest score, without a gradient.
+            Share of the queries whose positive has the highest score. Has no gradient.
         mean_rank (`torch.Tensor`):
-            Mean rank of the positive among the documents that count, from 1, without a gradient.
+            Mean rank of the positive, from 1, among the documents that are not left out. Has no gradient.
     """
 
     loss: Tensor
@@ -39,8 +39,8 @@ def filtered_info_nce(
     """
     InfoNCE over in-batch and hard negatives, with likely false negatives removed from the denominator.
 
-    Relations: `MultipleNegativesRankingLoss` of sentence-transformers without the filter; its cached form is what
-    [`GradientCache`] makes of this one.
+    Relations: without the filter it is the `MultipleNegativesRankingLoss` of sentence-transformers, and with
+    [`GradientCache`] the `CachedMultipleNegativesRankingLoss`.
 
     Args:
         query_embeddings (`torch.Tensor` of shape `(num_queries, dim)`):
@@ -50,15 +50,15 @@ def filtered_info_nce(
         logit_scale (`float`):
             Multiplier of the cosine similarities, i.e. the inverse temperature.
         left_out (`torch.Tensor` of shape `(num_queries, num_documents)`, *optional*):
-            `True` where a document must not count as a negative of a query. The positive always counts.
+            `True` where a document is not a negative of a query. The positive is never left out.
         positives (`torch.Tensor` of shape `(num_queries,)`, *optional*):
             Index of each query's positive document. Defaults to document `i` for query `i`.
         matryoshka_dims (`Sequence[int]`, *optional*):
-            Widths to which the embeddings are also cut; the loss is the mean over the widths. Defaults to the full
+            Widths to which the embeddings are truncated. The loss is the mean over the widths. Defaults to the full
             width alone.
 
     Returns:
-        `InfoNCEOutput`: The loss, and how well the full embeddings rank the positives.
+        `InfoNCEOutput`: The loss, and the accuracy and mean rank of the full embeddings.
     """
     num_queries, num_documents = len(query_embeddings), len(document_embeddings)
     if num_documents < num_queries and positives is None:
@@ -68,7 +68,7 @@ def filtered_info_nce(
     if positives is None:
         positives = torch.arange(num_queries, device=query_embeddings.device)
     if left_out is not None:
-        # A similarity threshold flags the positive too, which is its own best match.
+        # A similarity threshold flags the positive too, because it is its own best match.
         left_out = left_out & ~F.one_hot(positives, num_documents).bool()
     width = query_embeddings.shape[1]
     dims = list(matryoshka_dims) if matryoshka_dims is not None else [width]

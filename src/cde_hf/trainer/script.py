@@ -1,4 +1,4 @@
-"""A whole training run from the command line: pairs, batch plan, model, training, checkpoint."""
+"""A training run from the command line: pairs, batch plan, model, training, checkpoint."""
 
 import json
 import sys
@@ -42,59 +42,61 @@ class ScriptArguments:
 
     data: list[str] = field(
         metadata={
-            "help": "JSONL, Parquet or CSV files, folders or Hub names of pairs; a .json or .yaml list of sources; or "
-            "`docstrings`, the docstrings of installed libraries."
+            "help": "Pairs: JSONL, Parquet or CSV files, folders, Hub names, or YAML or JSON lists of sources. "
+            "`docstrings` stands for the docstrings of installed libraries."
         },
     )
     model: str = field(
         default="minilm",
         metadata={
-            "help": "A CDE checkpoint, or an encoder to build a contextual model around, by folder or Hub name; "
-            "`minilm` is all-MiniLM-L6-v2 of an installed package."
+            "help": "Folder or Hub name of a CDE checkpoint, or of an encoder to build a new contextual model around. "
+            "`minilm` is the all-MiniLM-L6-v2 of an installed package."
         },
     )
     architecture: Literal["contextual", "biencoder"] = field(
-        default="contextual", metadata={"help": "Whether the model reads a context."}
+        default="contextual", metadata={"help": "Whether to train a contextual model or a plain encoder."}
     )
     context_attention: Literal["prefix", "joint"] = field(
         default=CDEConfig.context_attention,
-        metadata={"help": "How the texts of a new contextual model see the context."},
+        metadata={"help": "How texts attend to the context, in a new contextual model."},
     )
     context_size: int = field(
-        default=CDEConfig.context_size, metadata={"help": "Context documents of a new contextual model."}
+        default=CDEConfig.context_size, metadata={"help": "Number of context documents of a new contextual model."}
     )
     pooling: Literal["context_frequency", "mean"] = field(
         default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
     )
     frequency_scale: float = field(
         default=CDEConfig.frequency_scale,
-        metadata={"help": "Scale of the frequencies in the pooling of a new contextual model."},
+        metadata={"help": "Document frequency at which a token weighs one half in the pooling of a new model."},
     )
     first_stage_layers: int | None = field(
-        default=None, metadata={"help": "Layers of the encoder to keep in the first stage. Default: all."}
+        default=None, metadata={"help": "Number of encoder layers in the first stage of a new model. Default: all."}
     )
     query_prompt: str = field(default=SEARCH_QUERY, metadata={"help": "Text to put before every query."})
     document_prompt: str = field(default=SEARCH_DOCUMENT, metadata={"help": "Text to put before every document."})
-    max_pairs: int | None = field(default=None, metadata={"help": "Number of pairs to draw. Default: all."})
+    max_pairs: int | None = field(default=None, metadata={"help": "Number of pairs to sample. Default: all."})
     plan: str | None = field(
-        default=None, metadata={"help": "Folder of the batch plan, made if it is not there. Default: OUTPUT_DIR/plan."}
+        default=None,
+        metadata={"help": "Folder of the batch plan, which is made if missing. Default: OUTPUT_DIR/plan."},
     )
     surrogate: str = field(
-        default="tfidf", metadata={"help": "Model that clusters the pairs of a new plan: `tfidf`, `minilm` or a name."}
+        default="tfidf",
+        metadata={"help": "Model that embeds pairs for clustering: `tfidf`, `minilm`, a folder or a Hub name."},
     )
     filter_surrogate: str | None = field(
-        default=None, metadata={"help": "Another model for the false-negative filter of a new plan."}
+        default=None, metadata={"help": "Model of the false-negative filter. Default: the surrogate."}
     )
-    cluster_size: int = field(
-        default=DEFAULT_CLUSTER_SIZE, metadata={"help": "Wanted number of pairs in a cluster of a new plan."}
-    )
+    cluster_size: int = field(default=DEFAULT_CLUSTER_SIZE, metadata={"help": "Wanted number of pairs per cluster."})
     eval_data: list[str] | None = field(
         default=None,
-        metadata={"help": "Retrieval sets to score while training, in BEIR layout; or `docstrings`: held-out ones."},
+        metadata={
+            "help": "Folders of retrieval sets in BEIR layout to evaluate on, or `docstrings` for held-out libraries."
+        },
     )
 
     def load_pairs(self, seed: int) -> Dataset:
-        """The training pairs."""
+        """Loads the training pairs."""
         if self.data == ["docstrings"]:
             pairs, _ = docstring_split()
         else:
@@ -104,7 +106,7 @@ class ScriptArguments:
         return pairs
 
     def load_plan(self, pairs: Dataset, output_dir: str) -> BatchPlan:
-        """The batch plan, which is made if it is not there."""
+        """Loads the batch plan, or makes it if it is missing."""
         folder = Path(self.plan) if self.plan is not None else Path(output_dir) / "plan"
         return prepare_batch_plan(
             pairs,
@@ -115,7 +117,7 @@ class ScriptArguments:
         )
 
     def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """The model and its tokenizer."""
+        """Loads the model and its tokenizer."""
         path, subfolder = find_encoder_folder(model_path(self.model))
         tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder)
         if self.architecture == "biencoder":
@@ -134,7 +136,7 @@ class ScriptArguments:
         return model, tokenizer
 
     def load_eval_sets(self) -> list[RetrievalSet] | None:
-        """The retrieval sets to score while training."""
+        """Loads the retrieval sets to evaluate on while training."""
         if self.eval_data is None:
             return None
         if self.eval_data == ["docstrings"]:
@@ -195,21 +197,21 @@ ARGUMENT_GROUPS = {
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows defaults, but for `None`, which the help text explains."""
+    """Shows all defaults but `None`, which the help text explains."""
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
 
 
 class TrainingArgumentParser(HfArgumentParser):
-    """Parser of all arguments of a run, grouped by what they control."""
+    """Parses all arguments of a run. `--help` groups them by what they control."""
 
     def __init__(self, **kwargs):
         super().__init__(
             [],
             usage="%(prog)s [CONFIGURATION.yaml] [--argument value ...]",
             description="Trains a contextual embedding model, or a biencoder, on pairs of query and document. The "
-            "first argument may be a YAML file of arguments, which those that follow override.",
+            "first argument may be a YAML file of arguments. Arguments on the command line override it.",
             epilog="example: accelerate launch examples/train.py --data pairs.jsonl --output_dir model "
             "--mini_batch_size 64 --resume_from_checkpoint auto",
             formatter_class=_HelpFormatter,
@@ -220,7 +222,7 @@ class TrainingArgumentParser(HfArgumentParser):
         for kind in self.dataclass_types:
             hints = get_type_hints(kind)
             for argument in fields(kind):
-                argument.type = hints[argument.name]  # as `HfArgumentParser` needs it
+                argument.type = hints[argument.name]  # `HfArgumentParser` requires resolved types
                 arguments[argument.name] = argument
         rest = [name for name in arguments if not any(name in names for names in ARGUMENT_GROUPS.values())]
         for title, names in {**ARGUMENT_GROUPS, "all other arguments of TrainingArguments": rest}.items():
@@ -230,7 +232,7 @@ class TrainingArgumentParser(HfArgumentParser):
                     self._parse_dataclass_field(group, arguments[name])
 
     def parse(self, arguments: Sequence[str]) -> tuple[ScriptArguments, ContextualTrainingArguments]:
-        """Parses a command line, whose first argument may be a YAML file."""
+        """Parses a command line. Its first argument may be a YAML file of arguments."""
         arguments = list(arguments)
         if arguments and arguments[0].endswith((".yaml", ".yml")):
             values = yaml.safe_load(Path(arguments.pop(0)).read_text(encoding="utf-8"))
@@ -246,21 +248,21 @@ class TrainingArgumentParser(HfArgumentParser):
 
 def run_training(arguments: Sequence[str] | None = None) -> None:
     """
-    Trains from a command line, and saves the model in its `output_dir`.
+    Trains a model by command-line arguments and saves it in `output_dir`.
 
     Args:
         arguments (`Sequence[str]`, *optional*):
-            The command line. Defaults to that of this process.
+            The arguments. Defaults to the command line of this process.
     """
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
     if args.output_dir is None:
-        raise ValueError("Training needs a place for its checkpoints: give `--output_dir`.")
-    with state.main_process_first():  # the others find the pairs in the cache
+        raise ValueError("Training needs a folder for its checkpoints: set `--output_dir`.")
+    with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
-    set_seed(args.seed)  # the trainer does so too, but after the new layers have their weights
+    set_seed(args.seed)  # the trainer does so too, but after new layers are initialised
     model, tokenizer = script.load_model()
     trainer = ContextualContrastiveTrainer(
         model,

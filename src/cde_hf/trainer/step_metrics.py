@@ -1,4 +1,4 @@
-"""What is measured in each step, and its means over steps and processes for a line of the log."""
+"""Metrics of training steps, averaged over steps and processes for the log."""
 
 import time
 from collections import defaultdict
@@ -17,11 +17,11 @@ _STAGES = ("first_stage_model", "second_stage_model")
 
 class StepMetrics:
     """
-    Collects the measures of this process since the last line of the log.
+    Collects the metrics of this process since the last log line.
 
     Args:
         accelerator (`Accelerator`):
-            Knows the other processes.
+            Accelerator of the trainer.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -30,11 +30,11 @@ class StepMetrics:
         self._start = time.perf_counter()
 
     def __bool__(self) -> bool:
-        """Whether there was a step since the last line."""
+        """Whether there was a step since the last log line."""
         return bool(self._values)
 
     def add_step(self, output: InfoNCEOutput, inputs: Mapping[str, Any]) -> None:
-        """Takes what the loss and the collator say of a batch."""
+        """Adds the metrics of a batch, from the loss and from the collator."""
         self._values["accuracy"].append(output.accuracy)
         self._values["mean_rank"].append(output.mean_rank)
         self._values["hardness"].append(inputs["hardness"])
@@ -42,7 +42,7 @@ class StepMetrics:
         self._values["num_tokens"].append(inputs["attention_mask"].sum())
 
     def add_gradients(self, model: nn.Module, factor: float) -> None:
-        """Takes the norms of both stages' gradients, which were divided by a factor to clip them."""
+        """Adds the gradient norm of each stage. `factor` undoes the clipping."""
         for stage in _STAGES:
             gradients = [
                 parameter.grad
@@ -54,7 +54,7 @@ class StepMetrics:
                 self._values[f"grad_norm_{stage.removesuffix('_model')}"].append(norm * factor)
 
     def pop_means(self) -> dict[str, float]:
-        """The means over the steps of all processes, and the tokens per second of all of them. Begins anew."""
+        """Returns the means over all steps and processes, and the total tokens per second, and clears the metrics."""
         names = sorted(self._values)
         values = torch.tensor(
             [[float(sum(self._values[name])), len(self._values[name])] for name in names],

@@ -3,11 +3,12 @@ The trainer: contextual batches, filtered InfoNCE, two-stage gradient caching, o
 
 It overrides these private methods of `Trainer`, checked against transformers 5.22:
 
-- `_get_grad_norm`: the only place where the gradients are complete; the norm of each stage is logged from there.
+- `_get_grad_norm`: it is called when the gradients are complete, so the norms of both stages are measured here.
 - `_run_epoch`: a run that resumes from its last step would otherwise take one more step.
 - `_load_from_checkpoint`: encoders that are saved under other parameter names would otherwise not be loaded.
 - `_save_checkpoint`: the manifest is written last, and older checkpoints are removed only after that.
 - `_save`: the model is saved with its code, tokenizer and prompts, so that it loads anywhere.
+- `_push_from_checkpoint`: the parent class would upload the texts of the batch plan.
 
 It also calls `_get_output_dir` and `_load_rng_state`.
 """
@@ -70,7 +71,7 @@ logger = logging.get_logger(__name__)
 
 
 class EpochDataLoader(DataLoader):
-    """Data loader that tells its batch sampler the epoch, as the trainer expects it of a loader."""
+    """Data loader that passes the epoch on to its batch sampler."""
 
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)
@@ -78,31 +79,32 @@ class EpochDataLoader(DataLoader):
 
 class ContextualContrastiveTrainer(Trainer):
     """
-    Trains a [`CDEModel`], or a plain encoder as a biencoder, on batches of neighbours.
+    Trains a [`CDEModel`], or a plain encoder as a biencoder, on batches of similar pairs.
 
     Args:
         model (`PreTrainedModel`):
-            A [`CDEModel`], an encoder of transformers such as `AutoModel` gives it, which is pooled by the mean, or a
-            PEFT model around one of them.
+            A [`CDEModel`], or an encoder loaded by `AutoModel`, which gets mean pooling, or a PEFT model around
+            either.
         args (`ContextualTrainingArguments`):
             Arguments of the run.
         train_dataset (`datasets.Dataset`):
             Pairs: `query`, `document`, optional `negatives` and `domain`.
         batch_plan (`BatchPlan`):
-            The plan of the data set.
+            The batch plan of the data set.
         processing_class (`PreTrainedTokenizerBase`):
             The tokenizer.
         eval_dataset (`Sequence[RetrievalSet]`, *optional*):
-            Retrieval sets to score while training, each with its own context, with that of the next one and with none.
+            Retrieval sets to evaluate on while training: each with its own context, with the context of the next set,
+            and without a context.
         prompts (`Prompts`, *optional*):
             Texts to put before queries and documents. Defaults to the paper's.
         callbacks (`list[TrainerCallback]`, *optional*):
-            More callbacks.
+            Additional callbacks.
         optimizers (`tuple`, *optional*):
-            An optimizer and a scheduler of one's own.
+            A custom optimizer and scheduler.
     """
 
-    # The loss is the mean over a batch, so accumulated ones are averaged.
+    # The loss is the mean over a batch, so accumulated losses are averaged.
     loss_is_scaled_for_ga = False
 
     def __init__(
@@ -123,7 +125,7 @@ class ContextualContrastiveTrainer(Trainer):
         if "negatives" in train_dataset.column_names and not batch_plan.manifest["has_negatives"]:
             raise ValueError(
                 f"The data set has hard negatives, but the batch plan `{batch_plan.folder}` was made without. Prepare "
-                "it again, or remove the column `negatives`."
+                "the plan again, or remove the column `negatives`."
             )
         self.batch_plan = batch_plan
         self.prompts = prompts or Prompts()
@@ -154,7 +156,7 @@ class ContextualContrastiveTrainer(Trainer):
     # Set-up
 
     def _bare_model(self) -> PreTrainedModel:
-        """The model without wrappers of distribution, compilation and PEFT."""
+        """The model without the wrappers of DDP, `torch.compile` and PEFT."""
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         return model.get_base_model() if hasattr(model, "peft_config") else model
 
@@ -168,7 +170,7 @@ class ContextualContrastiveTrainer(Trainer):
             if args.context_source == "batch" and num_choices < config.context_size and not config.has_null_embedding:
                 raise ValueError(
                     f"A batch has {num_choices} documents for a context of {config.context_size}, and the model has "
-                    "no null embedding to fill it up. Use a larger batch or `context_source='random'`."
+                    "no null embedding to fill the rest. Use a larger batch or `context_source='random'`."
                 )
         return ContrastiveCollator(
             self.train_dataset,
@@ -194,7 +196,7 @@ class ContextualContrastiveTrainer(Trainer):
         return self.args.seed if self.args.data_seed is None else self.args.data_seed
 
     def get_train_dataloader(self) -> DataLoader:
-        """Row numbers of this process's batches, or, if the batch is shared, of all of them."""
+        """Loads the batches of this process. A batch that processes share has the rows of all of them."""
         args = self.args
         is_shared = self._num_sharing > 1
         sampler = ClusteredBatchSampler(
@@ -217,7 +219,7 @@ class ContextualContrastiveTrainer(Trainer):
         )
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """The optimizer. Its groups differ in weight decay, and in learning rate by `learning_rate_mapping`."""
+        """Creates the optimizer, with the learning rates of `learning_rate_mapping`."""
         mapping = self.args.learning_rate_mapping
         if not mapping or self.optimizer is not None:
             return super().create_optimizer(model)
@@ -230,7 +232,7 @@ class ContextualContrastiveTrainer(Trainer):
             if not matches:
                 raise ValueError(
                     f"`learning_rate_mapping` has the pattern `{pattern}`, which matches no trainable parameter. "
-                    f"Correct it; the first parameter is called `{names[0]}`."
+                    f"Correct the pattern. Names look like `{names[0]}`."
                 )
             rates.update(dict.fromkeys(matches, rate))
         groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
@@ -251,7 +253,7 @@ class ContextualContrastiveTrainer(Trainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """The schedule of the learning rate. Warns if the run ends before its warm-up does."""
+        """Creates the learning-rate schedule. Warns if the run is not longer than its warm-up."""
         num_warmup_steps = self.args.get_warmup_steps(num_training_steps)
         has_warmup = self.lr_scheduler is None and num_warmup_steps > 0 and self.args.lr_scheduler_type != "constant"
         if has_warmup and num_warmup_steps >= num_training_steps:
@@ -342,15 +344,15 @@ class ContextualContrastiveTrainer(Trainer):
         path.write_text(json.dumps({"step": step, "domain": domain, "rows": rows}), encoding="utf-8")
         raise ValueError(
             f"The loss is {loss.item()} at step {step}, in a batch of {len(rows)} pairs of domain `{domain}` that "
-            f"begins with row {rows[0]}. The rows are in `{path}`. Look at them, lower the learning rate, or train in "
-            "a wider floating point type."
+            f"starts with row {rows[0]}. Look at the rows in `{path}`, lower the learning rate, or train in a higher "
+            "precision."
         )
 
     # Metrics
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | float | None = None) -> Tensor | float | None:
         total_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        # Gradients were scaled down to the largest norm allowed: scale their parts' norms up again.
+        # The gradients are already clipped: undo the scaling for the norm of each stage.
         factor = 1.0
         if grad_norm is not None and self.args.max_grad_norm > 0:
             factor = max(1.0, float(total_norm) / self.args.max_grad_norm)
@@ -358,7 +360,7 @@ class ContextualContrastiveTrainer(Trainer):
         return total_norm
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Adds the means since the last line over all processes, and the tokens per second of all of them."""
+        """Adds the metrics since the last log line, averaged over all processes, and the tokens per second."""
         if "loss" in logs and self._metrics:
             logs = {**logs, **self._metrics.pop_means()}
         super().log(logs, start_time)
@@ -367,16 +369,16 @@ class ContextualContrastiveTrainer(Trainer):
         self, eval_dataset: Sequence[RetrievalSet] | None = None, ignore_keys=None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """
-        NDCG@10 on retrieval sets, which the processes share out among them.
+        Computes NDCG@10 on retrieval sets. The processes divide the sets among them.
 
         Args:
             eval_dataset (`Sequence[RetrievalSet]`, *optional*):
-                The sets. Defaults to those of the trainer.
+                The sets. Defaults to the `eval_dataset` of the trainer.
             metric_key_prefix (`str`, *optional*, defaults to `"eval"`):
-                What the names of the metrics begin with.
+                Prefix of the metrics' names.
 
         Returns:
-            `dict[str, float]`: Scores of the sets, and their means, with own, foreign and no context.
+            `dict[str, float]`: Scores of each set and their means, with own, foreign and no context.
         """
         retrieval_sets = self.eval_dataset if eval_dataset is None else list(eval_dataset)
         if not retrieval_sets:
@@ -412,21 +414,22 @@ class ContextualContrastiveTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         """
-        Trains, from the start or from a checkpoint.
+        Trains from the start, or resumes from a checkpoint.
 
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
-                A checkpoint; or `"auto"`, or `True`, for the last whole one in `output_dir`, if there is any.
+                A checkpoint. `"auto"` or `True` resumes from the last complete checkpoint in `output_dir`, and trains
+                from the start if there is none.
             kwargs:
-                As for `Trainer.train`.
+                Other arguments of `Trainer.train`.
 
         Returns:
-            `TrainOutput`: As `Trainer.train` gives it.
+            `TrainOutput`: The output of `Trainer.train`.
         """
         if resume_from_checkpoint in ("auto", True):
             resume_from_checkpoint = find_last_checkpoint(self.args.output_dir)
             if resume_from_checkpoint is None:
-                logger.info(f"No whole checkpoint in `{self.args.output_dir}`: training begins at the start.")
+                logger.info(f"No complete checkpoint in `{self.args.output_dir}`: training from the start.")
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
@@ -436,17 +439,17 @@ class ContextualContrastiveTrainer(Trainer):
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
             return
-        # Resumed at its end: the parent class would take one step more.
+        # Resumed from the last step: the parent class would take one more.
         self._load_rng_state(resume_from_checkpoint)
         self.control.should_training_stop = True
 
     @property
     def was_terminated(self) -> bool:
-        """Whether the last training was ended by SIGTERM, and is to be resumed."""
+        """Whether SIGTERM ended the last training."""
         return self._termination.was_terminated
 
     def _run_identity(self) -> dict[str, Any]:
-        """What a run must have in common with the one that it resumes."""
+        """Settings that must not change when a run resumes, because they determine its batches."""
         return {
             "data_fingerprint": self.batch_plan.manifest["data_fingerprint"],
             "plan_fingerprint": self.batch_plan.fingerprint,
@@ -464,8 +467,8 @@ class ContextualContrastiveTrainer(Trainer):
             wanted = self._run_identity()[name]
             if found != wanted:
                 raise ValueError(
-                    f"`{checkpoint}` was saved by a run with `{name}` {found}, but this one has {wanted}: its batches "
-                    "would be others. Resume with the same data, plan and settings, or start anew."
+                    f"`{checkpoint}` was saved by a run with `{name}` {found}, but this run has {wanted}, which "
+                    "changes its batches. Resume with the same data, plan and settings, or train from the start."
                 )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -473,15 +476,15 @@ class ContextualContrastiveTrainer(Trainer):
         if self.is_fsdp_enabled or hasattr(bare_model, "peft_config"):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        # Some encoders are saved under other names than they have in memory; the parent class would pass them over.
+        # Some encoders are saved under other parameter names, which the parent class would skip.
         loaded = type(bare_model).from_pretrained(resume_from_checkpoint, dtype=bare_model.dtype)
         bare_model.load_state_dict(loaded.state_dict())
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Saves a checkpoint that counts only when it is whole; only then are older ones removed."""
+        """Saves a checkpoint, marks it as complete, and only then removes older ones."""
         output_dir = self._get_output_dir(trial=trial)
         folder = Path(output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.args.should_save and folder.exists():  # torn, or of a run that this one repeats
+        if self.args.should_save and folder.exists():  # incomplete, or of an earlier run
             shutil.rmtree(folder)
         self.accelerator.wait_for_everyone()
         limit, self.args.save_total_limit = self.args.save_total_limit, None
@@ -497,18 +500,18 @@ class ContextualContrastiveTrainer(Trainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """
-        Saves the model so that `AutoModel` and `SentenceTransformer` load it. Adapters of PEFT are merged into it.
+        Saves the model for `AutoModel` and `SentenceTransformer`. PEFT adapters are merged into it.
 
         Args:
             output_dir (`str`, *optional*):
-                Folder to write. Defaults to that of the arguments.
+                Folder to write. Defaults to `output_dir` of the arguments.
         """
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         if hasattr(model, "peft_config") and not _internal_call:
             self._save_merged(model, output_dir or self.args.output_dir)
         else:
             super().save_model(output_dir, _internal_call)
-        self.accelerator.wait_for_everyone()  # no process may add files before the model is there
+        self.accelerator.wait_for_everyone()  # no process may add files before the model is saved
 
     def _save_merged(self, model: nn.Module, folder: str) -> None:
         if self.args.should_save:
@@ -517,7 +520,7 @@ class ContextualContrastiveTrainer(Trainer):
             save(merged, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        """Saves a model that loads anywhere, with the tokenizer and the arguments."""
+        """Saves the model with its code, its tokenizer and the training arguments."""
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
@@ -525,7 +528,7 @@ class ContextualContrastiveTrainer(Trainer):
             model.save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
         else:
-            if state_dict is not None:  # gathered from the processes that share the parameters
+            if state_dict is not None:  # gathered from the processes, under FSDP
                 model = type(model)(model.config)
                 model.load_state_dict(state_dict)
             save = save_checkpoint if self.is_contextual else save_biencoder
@@ -570,7 +573,7 @@ class ContextualContrastiveTrainer(Trainer):
         try:
             self._publish(checkpoint_folder, f"Step {self.state.global_step}", token=self.args.hub_token)
         except OSError as error:
-            logger.warning(f"The training goes on without publishing step {self.state.global_step}. {error}")
+            logger.warning(f"Training continues, but step {self.state.global_step} was not published. {error}")
 
     def _publish(self, folder: str, commit_message: str, *, revision: str | None = None, **kwargs) -> str | None:
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
