@@ -198,7 +198,7 @@ class Encoder:
         return self.has_context and self.config.context_attention == "prefix"
 
     def embed_context(self, documents: Texts) -> Tensor:
-        """First-stage vectors, of shape `(num_documents, context_embedding_size)`."""
+        """First-stage vectors, of shape `(num_documents, hidden_size)`."""
         return self.model(
             context_input_ids=documents.input_ids, context_attention_mask=documents.attention_mask
         ).context_embeddings

@@ -42,7 +42,6 @@ from transformers.utils import logging
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
-from ..model_card import CardFacts
 from ..modeling.backbones import longest_text
 from ..processes import check_processes
 from ..publishing import push_to_hub
@@ -541,7 +540,6 @@ class ContextualContrastiveTrainer(Trainer):
         *,
         token: str | None = None,
         revision: str | None = None,
-        facts: CardFacts | None = None,
     ) -> str | None:
         """
         Publishes the model like [`cde_hf.push_to_hub`]: the files of the checkpoint, without any training data.
@@ -553,8 +551,6 @@ class ContextualContrastiveTrainer(Trainer):
                 Access token. Defaults to `hub_token` of the arguments, or the token of the login.
             revision (`str`, *optional*):
                 Branch to commit to. Defaults to `hub_revision` of the arguments.
-            facts (`CardFacts`, *optional*):
-                What the model card says beyond what the checkpoint shows.
 
         Returns:
             `str` or `None`: Address of the repository on the first process, `None` on the others.
@@ -564,7 +560,7 @@ class ContextualContrastiveTrainer(Trainer):
             self.init_hf_repo(token=token)
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         self.save_model(_internal_call=not hasattr(model, "peft_config"))  # adapters are published merged
-        return self._publish(self.args.output_dir, commit_message, token=token, revision=revision, facts=facts)
+        return self._publish(self.args.output_dir, commit_message, token=token, revision=revision)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         # The parent class uploads all of `output_dir`, and with it the texts of the batch plan.
