@@ -1,5 +1,6 @@
 """The processes that work together, on GPUs or on the CPU."""
 
+import atexit
 import os
 from collections.abc import Mapping
 from datetime import timedelta
@@ -25,6 +26,8 @@ def process_state() -> PartialState:
             # the training arguments, which ask again.
             os.environ["ACCELERATE_USE_CPU"] = "true"
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(days=30))
+        # torch 2.13 may abort a process whose gloo threads still hold a tensor when the interpreter ends.
+        atexit.register(state.destroy_process_group)
     else:
         state = PartialState()
     check_processes(state.num_processes, os.environ)
