@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := src tests benchmarks examples experiments
-# Nothing is downloaded but packages: what the tests need is built in process or installed.
+# Only packages are downloaded. What the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
@@ -19,7 +19,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-install: $(VENV)/installed  ## Make the virtual environment .venv and install the package with all that its tests need
+install: $(VENV)/installed  ## Create the virtual environment .venv and install the package with its development dependencies
 
 train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (15 minutes on two cores)
 	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml \
@@ -27,38 +27,38 @@ train: install  ## Train a small contextual model on docstrings and test it on u
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
 	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
 
-compare: install  ## Train the same model, a biencoder and a control alike, two seeds each (about an hour on two free cores)
+compare: install  ## Train the same model, a biencoder and a control in the same way, two seeds each (about an hour on two free cores)
 	$(OFFLINE) $(BIN)/python -m experiments compare
 
-test: install  ## Run all tests but the slow ones and those that need a GPU
+test: install  ## Run all tests except slow tests and GPU tests
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'
 
-test-slow: install  ## Run the slow tests, and on a machine with a GPU those that need one
+test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
 	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
 
-style: install  ## Format the code and mend what the linter can mend
+style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-quality: install  ## Check format and lint
+quality: install  ## Check formatting and lint
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 
 bench: install  ## Time encoding, surrogates and training, and write docs/benchmarks.md (about 20 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py
 
-bench-full: install  ## The same with more lengths, batches and rounds (hours)
+bench-full: install  ## Run make bench with more lengths, batches and rounds (hours)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --full
 
 bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/batching.py
 
-bench-training: install  ## Of make bench, the training step and its memory alone
+bench-training: install  ## Time the training step and measure its memory, as in make bench
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --tables training 'training memory'
 
 bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index.py
 
-clean:  ## Remove the virtual environment and what tools left behind
+clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,9 @@
 """
-What happens before training, on synthetic pairs: clustering against bare FAISS, its memory, the greedy
-nearest-neighbour order of clusters, opening a plan, an epoch.
+Time and memory of what happens before training, on synthetic pairs.
 
-Clustering runs in turn with a bare `faiss.Kmeans` call on the same rows, each in a process of its own, so that the
-peak memory is its own too.
+Measures clustering against bare FAISS, its memory, the greedy nearest-neighbour order of clusters, opening a plan, and
+an epoch. Clustering and a bare `faiss.Kmeans` call on the same rows take turns. Each runs in its own process, so that
+peak memory is measured separately.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SETTINGS = KMeansSettings(num_iterations=10, num_starts=1, max_training_pairs=10
 
 
 def write_vectors(folder: Path, num_pairs: int, dim: int) -> None:
-    """Unit vectors around a thousand centres: queries and documents of a pair lie close together."""
+    """Makes unit-norm vectors around a thousand centres. The query and document of a pair are close together."""
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(1000, dim)).astype(np.float32)
     topics = centres[generator.integers(0, 1000, num_pairs)]
@@ -61,7 +61,7 @@ def cluster_with_faiss(folder: Path, num_clusters: int) -> float:
 
 
 def in_own_process(function: Callable[[Path, int], float], *arguments: object) -> tuple[float, float]:
-    """Seconds that the function reports, and the peak memory of its process in GiB."""
+    """Returns the seconds that the function reports, and the peak memory of its process in GiB."""
     # Not forked: a child must not inherit the threads of FAISS.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         return executor.submit(with_peak_memory, function, *arguments).result()
@@ -120,8 +120,8 @@ def measure(num_pairs: int, num_clusters: int, dim: int, num_rounds: int) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="numbers of pairs")
-    parser.add_argument("--dim", type=int, default=128, help="width of the surrogate vectors (default: 128)")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds, of which the best counts (default: 2)")
+    parser.add_argument("--dim", type=int, default=128, help="dimension of the surrogate vectors (default: 128)")
+    parser.add_argument("--rounds", type=int, default=2, help="number of rounds; the best one counts (default: 2)")
     parser.add_argument("--centroids", type=int, default=16_000, help="centroids to order (default: 16000)")
     args = parser.parse_args()
 

@@ -3,7 +3,7 @@ Measures what a user waits for before anything happens: `import cde_hf` and `cde
 
     python benchmarks/imports.py
 
-Processor time, the best of several runs, as a multiple of `import torch` in the same run.
+Reports the best processor time of several runs, and its ratio to `import torch` in the same run.
 """
 
 import argparse
@@ -30,7 +30,9 @@ def processor_seconds(arguments: list[str]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each, of which the best counts (default: 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="number of runs of each; the best one counts (default: 5)"
+    )
     args = parser.parse_args()
     best = {
         name: min(processor_seconds(command) for _ in range(args.rounds))

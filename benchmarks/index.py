@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=["flat"], choices=["flat", "hnsw"], help="kinds of search")
     parser.add_argument("--layers", type=int, default=12, help="layers of the second stage (default: 12)")
     parser.add_argument("--context-size", type=int, default=512, help="context documents (default: 512)")
-    parser.add_argument("--rounds", type=int, default=10, help="rounds, of which the best counts (default: 10)")
+    parser.add_argument("--rounds", type=int, default=10, help="number of rounds; the best one counts (default: 10)")
     args = parser.parse_args()
 
     torch.manual_seed(0)

@@ -1,8 +1,8 @@
 """
 Runs the benchmarks and writes their tables into a page, docs/benchmarks.md.
 
-A table stands on the page between the comments `<!-- table: name -->` and `<!-- end of table -->`; what is between
-them is replaced, the rest is left as it is.
+A table is between the comments `<!-- table: name -->` and `<!-- end of table -->`. The text between them is replaced.
+The rest of the page stays unchanged.
 """
 
 import argparse
@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent
 PAGE = FOLDER.parent / "docs" / "benchmarks.md"
 PLOTS = {"attention": PAGE.with_name("time_per_text.svg"), "training memory": PAGE.with_name("memory_by_batch.svg")}
 
-# For each table the script, the arguments of the small run and what the full run changes about them.
+# For each table: the script, the arguments of the small run, and the changes for the full run.
 TABLES = {
     "imports": ("imports.py", "--rounds 5", "--rounds 20"),
     "attention": ("attention.py", "--batch-sizes 1 --seconds 12", "--seconds 100"),
@@ -67,15 +67,15 @@ def run_table(name: str, is_full: bool) -> str:
     command = [sys.executable, str(FOLDER / script), *arguments.split(), *(changes.split() if is_full else [])]
     if name in PLOTS:
         command += ["--plot", str(PLOTS[name])]
-    # Times are those of the processor, so that a second thread of any library would count twice. Some virtual machines
-    # report AMX but do not run it, and a bfloat16 matrix product then ends the process.
+    # Times are processor times, so a library's second thread would count twice. Some virtual machines report AMX but
+    # do not run it, and a bfloat16 matrix product then ends the process.
     environment = {"OMP_NUM_THREADS": "1", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
     result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return result.stdout
 
 
 def put_table(page: str, name: str, table: str) -> str:
-    """The page with another table in the place of one."""
+    """Returns the page with one table replaced."""
     start = f"<!-- table: {name} -->\n"
     pattern = f"{re.escape(start)}.*?<!-- end of table -->"
     if not re.search(pattern, page, re.DOTALL):
@@ -86,23 +86,23 @@ def put_table(page: str, name: str, table: str) -> str:
 
 
 def describe_duration(seconds: float, is_full: bool) -> str:
-    """How long the whole run took, and how much of it the processor worked."""
+    """Describes how long the run took, in processor time and in wall-clock time."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (
-        f"The tables between marks are those of one run of `make {'bench-full' if is_full else 'bench'}`, which took "
+        f"The tables between marks come from one run of `make {'bench-full' if is_full else 'bench'}`, which took "
         f"{(usage.ru_utime + usage.ru_stime) / 60:.0f} minutes of processor time in {seconds / 60:.0f} minutes.\n"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="run the whole grid with more rounds")
+    parser.add_argument("--full", action="store_true", help="run the full grid with more rounds")
     parser.add_argument("--tables", choices=list(TABLES), nargs="+", default=list(TABLES), help="which tables to make")
     args = parser.parse_args()
     start = time.perf_counter()
     for name in tqdm(args.tables, "Benchmarks"):
         table = run_table(name, args.full)
-        # One by one, so that an interrupted run leaves what it has measured.
+        # One by one, so that an interrupted run keeps what it has measured.
         PAGE.write_text(put_table(PAGE.read_text(), name, table))
     if args.tables == list(TABLES):
         duration = describe_duration(time.perf_counter() - start, args.full)

@@ -1,9 +1,8 @@
 """
-Surrogate encoding, as `cde-hf prepare` does it, against sentence-transformers' own `encode` on the same texts.
+Compares surrogate encoding in `cde-hf prepare` with sentence-transformers' `encode` on the same texts.
 
 The texts are docstrings of an installed library, the model is all-MiniLM-L6-v2 from its package. Ours writes the
-vectors to disk in half precision, in shards with their markers; theirs returns an array. Both take batches of the same
-size.
+vectors to disk in half precision, in shards with markers; theirs returns an array. Both use the same batch size.
 """
 
 import argparse
@@ -32,7 +31,7 @@ def write_surrogate_vectors(surrogate: SentenceTransformerSurrogate, texts: list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", default="numpy", help="whose docstrings (default: numpy)")
+    parser.add_argument("--library", default="numpy", help="library whose docstrings to encode (default: numpy)")
     parser.add_argument("--texts", type=int, default=512, help="number of texts (default: 512)")
     parser.add_argument("--mini-batch-size", type=int, default=64, help="texts at once (default: 64)")
     add_timing_arguments(parser, seconds=30)

@@ -1,4 +1,4 @@
-"""Best times of functions that take turns, and a table of them."""
+"""Measures the best times of functions that take turns, and writes tables."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ import torch
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser, seconds: float) -> None:
-    """The arguments that every benchmark of times has."""
+    """Adds the arguments that all timing benchmarks share."""
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"time for the rounds of one row (default: {seconds})"
     )
@@ -17,14 +17,16 @@ def add_timing_arguments(parser: argparse.ArgumentParser, seconds: float) -> Non
         "--threads",
         type=int,
         default=1,
-        help="threads of PyTorch. On one, the time is that of the processor, which other jobs on the machine disturb "
-        "little; on more, that of the clock (default: 1)",
+        help="PyTorch threads. One thread measures processor time, which other jobs on the machine hardly affect. "
+        "More threads measure wall-clock time (default: 1)",
     )
 
 
 def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Best seconds of each function over rounds in which they take turns, after one to warm up; two at the least."""
-    # Of the whole process: tokenizers and autograd may work on threads of their own.
+    """
+    Returns the best time of each function in seconds. They take turns: one warm-up round, then at least two rounds.
+    """
+    # Processor time of all threads, because tokenizers and autograd may use their own.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     for function in functions.values():
         function()
@@ -40,12 +42,12 @@ def best_times(functions: dict[str, Callable[[], object]], seconds: float) -> di
 
 
 def write_row(cells: Sequence[object]) -> None:
-    """Writes one row of a Markdown table to the standard output, at once."""
+    """Writes one row of a Markdown table to standard output, unbuffered."""
     sys.stdout.write(f"| {' | '.join(str(cell) for cell in cells)} |\n")
     sys.stdout.flush()
 
 
 def write_header(names: Sequence[str]) -> None:
-    """Writes the head of a Markdown table."""
+    """Writes the header of a Markdown table."""
     write_row(names)
     sys.stdout.write("|---" * len(names) + "|\n")

@@ -1,10 +1,10 @@
 """
 Time of a training step by batch size: biencoder, prefix, separate and joint attention, plain and gradient-cached.
 
-`separate` is prefix attention with `separate_context=True`. sentence-transformers' cached loss runs on
-the same backbone and the same tokens. `filter` is the false-negative filter of the same batch. At each batch size the
-steps run in turn, the cached ones among themselves, and the best time of each is reported. Compare the ratios: the
-times depend on the machine.
+`separate` is prefix attention with `separate_context=True`. sentence-transformers' cached loss runs on the same
+backbone and the same tokens. `filter` is the false-negative filter of the same batch. At each batch size the plain
+steps take turns, then the cached steps, and the best time of each counts. Compare the ratios, because the times depend
+on the machine.
 """
 
 import argparse
@@ -25,7 +25,7 @@ THEIRS = "sentence-transformers, cached"
 
 
 def random_plan() -> SimpleNamespace:
-    """What the filter reads of a batch plan: vectors in half precision and hashes of the texts."""
+    """Makes what the filter reads from a batch plan: vectors in half precision and hashes of the texts."""
     generator = np.random.default_rng(0)
     vectors = generator.standard_normal((2, NUM_PLAN_PAIRS, NUM_SURROGATE_DIMS), dtype=np.float32).astype(np.float16)
     hashes = generator.integers(0, 2**63, (NUM_PLAN_PAIRS, 2)).astype(np.uint64)

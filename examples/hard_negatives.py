@@ -1,7 +1,7 @@
 """
-Hard negatives by sentence-transformers' mine_hard_negatives, found with a checkpoint that has a saved context.
+Mines hard negatives with sentence-transformers' mine_hard_negatives and a checkpoint with a saved context.
 
-The result has the columns that `cde-hf prepare` reads: query, document and negatives.
+The output has the columns that `cde-hf prepare` reads: query, document and negatives.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
         anchor_column_name="query",
         positive_column_name="document",
         num_negatives=2,
-        absolute_margin=0.05,  # what is nearly as close as the document may answer the query too
+        absolute_margin=0.05,  # a text nearly as close as the document may answer the query too
         output_format="n-tuple",
         verbose=False,
     )

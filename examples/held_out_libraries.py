@@ -3,8 +3,12 @@ Scores a model trained on docstrings on libraries that it has not seen, and prin
 
     python examples/held_out_libraries.py runs/docstrings
 
-The rows: BM25; the encoder that the model was made from, alone and with context-frequency pooling from the library's
-own documents or another library's; the model with no context, with another library's and with the library's own.
+The rows of the table:
+
+- BM25
+- the encoder that the model was built from, unchanged
+- the same encoder with context-frequency pooling, in another library's context and in the library's own
+- the model without a context, in another library's context and in the library's own
 """
 
 import argparse
@@ -28,7 +32,7 @@ from cde_hf import (
 
 
 def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -> RetrievalSet:
-    """Some queries of a library with their answers, and other documents up to a number."""
+    """Samples queries of a library. Keeps their answers, and other documents up to `num_documents`."""
     names = random.Random(0).sample(sorted(library.queries), min(num_queries, len(library.queries)))
     queries, qrels = ({name: part[name] for name in names} for part in (library.queries, library.qrels))
     answers = {name for judgements in qrels.values() for name in judgements}
@@ -37,7 +41,7 @@ def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -
 
 
 def describe(evaluation: Evaluation) -> str:
-    """What the table says."""
+    """Summarises the table."""
     own, foreign, none = (100 * evaluation.mean(f"ours, {name} context") for name in ("own", "foreign", "no"))
     plain, pooled = (100 * evaluation.mean(name) for name in ("minilm", "minilm contextualized, own context"))
     p_value = evaluation.compare("ours, foreign context", "ours, own context").p_value
@@ -50,7 +54,7 @@ def describe(evaluation: Evaluation) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="folder of the trained model; the results go there too")
+    parser.add_argument("model", help="folder of the trained model, where the results are also written")
     parser.add_argument("--queries", type=int, default=500, help="queries of each library (default: 500)")
     parser.add_argument("--documents", type=int, help="documents of each library (default: all)")
     parser.add_argument("--context-size", type=int, default=64, help="context documents (default: 64)")

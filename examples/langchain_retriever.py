@@ -1,13 +1,13 @@
 """
-A LangChain vector store on a checkpoint with a saved context.
+Searches a LangChain vector store with a checkpoint that has a saved context.
 
-langchain-huggingface needs an older huggingface-hub than this package, so it runs in an environment of its own:
+langchain-huggingface needs an older huggingface-hub than this package, so it runs in a separate environment:
 
     python -m venv langchain && langchain/bin/pip install langchain-huggingface sentence-transformers
     cde-hf contextualize minilm corpus.txt minilm-corpus
     langchain/bin/python examples/langchain_retriever.py minilm-corpus corpus.txt "Who makes noise?"
 
-The checkpoint brings its own code: the environment does not need `cde_hf`.
+The checkpoint contains its own code, so the environment does not need `cde_hf`.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from langchain_huggingface import HuggingFaceEmbeddings
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder of a checkpoint with a saved context")
-    parser.add_argument("corpus", type=Path, help="text file with one document a line")
-    parser.add_argument("question", help="what to look for")
+    parser.add_argument("corpus", type=Path, help="text file with one document per line")
+    parser.add_argument("question", help="query to search for")
     parser.add_argument("--depth", type=int, default=3, help="documents to show (default: 3)")
     args = parser.parse_args()
 

@@ -1,7 +1,7 @@
 """
-sentence-transformers' own InformationRetrievalEvaluator on a checkpoint with a saved context, and without.
+Runs sentence-transformers' InformationRetrievalEvaluator on an encoder with and without a saved context.
 
-The retrieval set is made of the docstrings of an installed library: the opening sentence looks for the rest.
+The retrieval set is the docstrings of an installed library: the first sentence is the query, the rest the document.
 """
 
 import argparse

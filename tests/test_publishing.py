@@ -109,7 +109,7 @@ def test_the_card_names_the_lexical_part(checkpoint, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "lexical_size": 64}))
     width = config["second_stage_config"]["hidden_size"] + 64
-    assert f"| dimensions | {width}, the last 64 of them a sketch of the words |" in make_model_card(folder, "me/mine")
+    assert f"| dimensions | {width}, the last 64 of them the lexical sketch |" in make_model_card(folder, "me/mine")
 
 
 def test_a_card_without_facts_claims_nothing(checkpoint):

@@ -1,11 +1,11 @@
-"""Names of a package that are imported on first use, because torch alone takes seconds."""
+"""Imports the names of a package on first use, because importing torch alone takes seconds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 
-# Packages that only some parts need, and the extra that installs each.
+# Optional packages, and the extra that installs each.
 _EXTRAS = {"accelerate": "search", "faiss": "search", "pytrec_eval": "eval"}
 
 
@@ -13,7 +13,7 @@ def lazy_names(
     package: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """
-    What a package needs to offer names that it has not imported yet.
+    Returns what a package needs to import its names on first use.
 
     Args:
         package (`str`):

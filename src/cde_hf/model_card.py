@@ -40,8 +40,8 @@ class CardFacts:
         evaluation (`Evaluation`, *optional*):
             Scores.
         system (`str`, *optional*):
-            Row of the evaluation with the scores of this model. Defaults to the first row with its own context, or
-            otherwise the first row that is not BM25.
+            Row of the evaluation with the scores of this model. Defaults to the first row with its own context, or if
+            there is none, to the first row that is not BM25.
     """
 
     base_model: str | None = None
@@ -97,17 +97,17 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
     )
     local_path = _LOCAL_PATH.search(str(card))
     if local_path is not None:
-        raise ValueError(f"The card would show the local path `{local_path[1]}`. Give a name in its place.")
+        raise ValueError(f"The card would show the local path `{local_path[1]}`. Give a name instead.")
     return str(card)
 
 
 def read_json(path: Path) -> Any:
-    """The contents of a JSON file."""
+    """Reads a JSON file."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_modules(folder: Path) -> list[dict[str, Any]]:
-    """The modules of a sentence-transformers model."""
+    """Reads the list of modules of a sentence-transformers model."""
     path = folder / "modules.json"
     if not path.exists():
         raise FileNotFoundError(
@@ -118,7 +118,7 @@ def read_modules(folder: Path) -> list[dict[str, Any]]:
 
 
 def is_hub_name(text: str) -> bool:
-    """Whether a text has the form of a name on the Hub."""
+    """Returns whether a text has the form of a name on the Hub."""
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", text) is not None
 
 
@@ -137,7 +137,7 @@ def _kind(folder: Path) -> str:
 
 
 def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
-    """What the files of the checkpoint show, by names that a reader understands."""
+    """Reads facts about the model from the checkpoint, under names that a reader understands."""
     if kind == "onnx":
         settings = read_json(folder / "sentence_transformers_onnx_config.json")
         return {"dimensions": settings["embedding_dimension"], "tokens read of a text": settings["max_seq_length"]}
@@ -149,7 +149,7 @@ def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
     first, second = config["first_stage_config"], config["second_stage_config"]
     return {
         **found,
-        "first stage": _stage(first) if config.get("has_first_stage", True) else "left out",
+        "first stage": _stage(first) if config.get("has_first_stage", True) else "not included",
         "second stage": _stage(second),
         "dimensions": _dimensions(second.get("hidden_size", second.get("dim")), config.get("lexical_size", 0)),
         "context documents": config["context_size"],
@@ -161,7 +161,7 @@ def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def _dimensions(dense: int, lexical: int) -> str:
-    return f"{dense + lexical}, the last {lexical} of them a sketch of the words" if lexical else str(dense)
+    return f"{dense + lexical}, the last {lexical} of them the lexical sketch" if lexical else str(dense)
 
 
 def _stage(config: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The processes that work together, on GPUs or on the CPU."""
+"""State of the processes that run together, on GPUs or on the CPU."""
 
 import atexit
 import os
@@ -10,20 +10,19 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
 
-# Variables by which launchers tell a process how many of them there are.
+# Variables in which launchers pass the number of processes.
 _NUM_PROCESSES_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def process_state() -> PartialState:
     """
-    State of this process among all that were launched.
+    Returns the state of this process among all launched processes.
 
-    The time limit is a month: while the main process clusters, the others may wait for hours.
+    The timeout is 30 days, because the other processes may wait for hours while the main process clusters.
     """
     if PartialState._shared_state == {}:
         if not torch.accelerator.is_available():
-            # Unless told to use the CPU, accelerate takes each process for the only one. The variable also reaches
-            # the training arguments, which ask again.
+            # Otherwise accelerate treats each process as the only one. The training arguments read the variable too.
             os.environ["ACCELERATE_USE_CPU"] = "true"
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(days=30))
         # torch 2.13 may abort a process whose gloo threads still hold a tensor when the interpreter ends.
@@ -36,11 +35,11 @@ def process_state() -> PartialState:
 
 def check_processes(num_processes: int, environment: Mapping[str, str]) -> None:
     """
-    Refuses to run when several processes were requested that do not know of each other.
+    Raises an error if several processes were launched but accelerate reports one.
 
     Args:
         num_processes (`int`):
-            What accelerate reports.
+            Number of processes that accelerate reports.
         environment (`Mapping[str, str]`):
             The environment variables.
     """

@@ -49,7 +49,7 @@ def test_the_page_is_whole_and_loads_nothing(page):
         "Hardness",
         "Filtered negatives by domain",
         "Sample clusters",
-        "Negatives that the filter leaves out",
+        "Negatives that the filter removes",
     ]
 
 

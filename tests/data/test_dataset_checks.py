@@ -52,5 +52,5 @@ def test_a_dict_of_datasets_is_refused_with_a_hint():
 
 
 def test_lists_are_refused_with_a_hint():
-    with pytest.raises(TypeError, match="got a `list`. `load_pairs` makes one of files, `Dataset.from_dict` of lists"):
+    with pytest.raises(TypeError, match="got a `list`. Use `load_pairs` for files, `Dataset.from_dict` for lists"):
         check_pairs([PAIRS])

@@ -37,7 +37,7 @@ def test_a_library_that_is_not_installed_is_left_out(monkeypatch, caplog):
     monkeypatch.setitem(LIBRARIES, "wasps", "wasps")
     with caplog.at_level(logging.INFO, "cde_hf"):
         assert list(find_libraries(["click", "wasps"])) == ["click"]
-    assert "Not installed, so left out of the docstring corpus: wasps." in caplog.text
+    assert "Not installed, so missing from the docstring corpus: wasps." in caplog.text
 
 
 def test_a_folder_of_that_name_alone_is_no_library(library_folder, monkeypatch):

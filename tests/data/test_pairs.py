@@ -90,7 +90,7 @@ def test_a_dataset_on_the_hub_is_its_domain(load, monkeypatch):
 def test_wrong_columns_are_answered_with_the_right_ones(load, tmp_path):
     path = write_jsonl(tmp_path / "faq.jsonl", [{"question": "a", "answer": "b"}])
     with pytest.raises(
-        ValueError, match=r"no column \['query', 'document'\]; it has \['question', 'answer'\]. Say what"
+        ValueError, match=r"no column \['query', 'document'\]; it has \['question', 'answer'\]. Map our"
     ):
         load(path)
     with pytest.raises(ValueError, match=r"faq.jsonl` has no column \['reply', 'topic'\]; it has"):
@@ -114,7 +114,7 @@ def test_bad_rows_are_counted_and_dropped(load, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "cde_hf"):
         assert load(path).select_columns(["query", "document"]).to_list() == PAIRS
     assert "7 of 12 rows are bad: 2 duplicate (first: the query 'query 0'); 2 empty (first: line 6 of" in caplog.text
-    assert "They are left out" in caplog.text
+    assert "They are dropped" in caplog.text
     _, report = clean_sources([PairSource(path)], cache_folder=load.folder)
     assert (report.num_rows, report.num_pairs, report.num_bad_rows) == (12, 5, COUNTS)
 
@@ -122,9 +122,7 @@ def test_bad_rows_are_counted_and_dropped(load, tmp_path, caplog):
 def test_bad_rows_are_refused_if_asked_even_from_the_cache(load, tmp_path):
     path = write_jsonl(tmp_path / "faq.jsonl", [*PAIRS, *BAD_ROWS])
     load(path)
-    with pytest.raises(
-        ValueError, match="7 of 12 rows are bad: .* Fix the data, or leave them out with `bad_rows='drop'`"
-    ):
+    with pytest.raises(ValueError, match="7 of 12 rows are bad: .* Fix the data, or drop them with `bad_rows='drop'`"):
         load(path, bad_rows="refuse")
 
 

@@ -63,7 +63,7 @@ def test_queries_without_a_positive_are_left_out_and_counted(folder, caplog):
     (folder / "qrels.tsv").write_text("q1\td1\t1\nq2\td2\t0\n")
     with caplog.at_level(logging.INFO, "cde_hf"):
         assert list(load_retrieval_set(folder).queries) == ["q1"]
-    assert "Left out 2 of 3 queries" in caplog.text
+    assert "Skipped 2 of 3 queries" in caplog.text
 
 
 def test_a_set_without_any_positive_is_refused(folder):
@@ -93,7 +93,7 @@ def test_a_missing_file_is_named(folder, name, message):
         ("q2\td9\t1", "Line 5 of `.*qrels.tsv` names the document `d9`, which `corpus.jsonl` lacks"),
         ("q1\td1\t1", "Line 5 of `.*qrels.tsv` judges the document `d1` a second time for the query `q1`"),
         ("q2 d1 1", r"Line 5 of `.*qrels.tsv` must hold a query id, .* got 'q2 d1 1\\n'. Fix or remove it"),
-        ("q2\td1\thigh", "Line 5 of `.*qrels.tsv` must hold a query id, a document id and a whole number"),
+        ("q2\td1\thigh", "Line 5 of `.*qrels.tsv` must hold a query id, a document id and an integer"),
     ],
 )
 def test_a_bad_judgement_is_named(folder, line, message):

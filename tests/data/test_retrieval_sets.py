@@ -38,7 +38,7 @@ def test_what_is_no_dataset_of_pairs_is_refused():
         ),
         (
             {"qrels": {"q": {"d": 0, "c": -1}}},
-            "`q` of `pets` has no document with a grade above 0. Leave the query out",
+            "`q` of `pets` has no document with a grade above 0. Remove the query",
         ),
     ],
 )

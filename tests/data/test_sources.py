@@ -43,7 +43,7 @@ def test_a_name_on_the_hub_is_loaded_by_datasets(monkeypatch):
 
 def test_a_name_that_is_nowhere_is_refused():
     with pytest.raises(
-        FileNotFoundError, match="`nobody/nothing` is no file or folder here, and on the Hub .* Check the"
+        FileNotFoundError, match="`nobody/nothing` is not a local file or folder, and was not found on the Hub"
     ):
         open_tables(PairSource("nobody/nothing"))
 
@@ -74,7 +74,7 @@ def test_a_stream_is_refused_with_a_hint():
 
 
 def test_a_mapping_the_wrong_way_round_is_refused():
-    with pytest.raises(ValueError, match=r"has the keys \['question'\], but must map our names .* turn the mapping"):
+    with pytest.raises(ValueError, match=r"has the keys \['question'\], but must map our names .* swap keys"):
         PairSource("faq.jsonl", columns={"question": "query"})
 
 

@@ -51,7 +51,7 @@ def test_damaged_gzip_names_the_file(gzip_file):
 
 def test_plain_text_under_a_gzip_name_is_refused(tmp_path):
     (tmp_path / "rows.jsonl.gz").write_text('{"a": 1}\n')
-    with pytest.raises(ValueError, match="jsonl.gz` cannot be unpacked after line 0 .* incomplete or no gzip file"):
+    with pytest.raises(ValueError, match="jsonl.gz` cannot be unpacked after line 0 .* incomplete or not a gzip file"):
         list(read_lines(tmp_path / "rows.jsonl.gz"))
 
 

@@ -5,7 +5,7 @@ Two pairs are close if each query is close to the other pair's document. With su
 Euclidean k-means over both concatenations of every pair:
 
 1. The rows `d⊕q` and `q⊕d` of all pairs, or of a sample if there are many, train FAISS k-means from several starts.
-2. Half of the starts draw the first centroids at random, the others spread them (AFK-MC²). Each kind finds clusters
+2. Half of the starts sample the first centroids at random, the others spread them (AFK-MC²). Each kind finds clusters
    that the other misses. The start with the best objective wins.
 3. A pair belongs to the cluster of its row `d⊕q`.
 """
@@ -29,8 +29,8 @@ class KMeansSettings:
         num_iterations (`int`, *optional*, defaults to `100`):
             Iterations of each start.
         num_starts (`int`, *optional*, defaults to `6`):
-            How often to train. The best result counts. Half of the starts are random (of an odd number, one more),
-            the others spread the first centroids.
+            Number of starts, of which the best is kept. Half of them are random (one more if the number is odd), the
+            others spread the first centroids.
         spherical (`bool`, *optional*, defaults to `False`):
             Whether rows and centroids are unit-norm and compared by inner product.
         max_training_pairs (`int`, *optional*, defaults to `1000000`):
@@ -59,13 +59,13 @@ def cluster_pairs(
 
     Args:
         queries (`np.ndarray` of shape `(num_pairs, dim)`):
-            Surrogate vectors of the queries; may be memory-mapped and of half precision.
+            Surrogate vectors of the queries. They may be memory-mapped and in half precision.
         documents (`np.ndarray` of shape `(num_pairs, dim)`):
             Surrogate vectors of the documents.
         num_clusters (`int`):
-            Number of clusters to train. Empty clusters are left out of the result.
+            Number of clusters to train. Empty clusters are dropped from the result.
         rows (`np.ndarray` of shape `(num_pairs,)`, *optional*):
-            The pairs to cluster, for example of one domain. Only a sample and a block of them is in memory at a time.
+            The pairs to cluster, for example of one domain. Only a sample and one block of them are in memory.
         settings (`KMeansSettings`, *optional*):
             How to cluster.
 
@@ -96,7 +96,7 @@ def cluster_pairs(
 
 def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = False) -> np.ndarray:
     """
-    Both concatenations of each pair, `d⊕q` first.
+    Returns both concatenations of each pair, `d⊕q` first.
 
     Returns:
         `np.ndarray` of shape `(2 * num_pairs, 2 * dim)`: The rows that paired k-means runs on, in float32.
@@ -135,7 +135,7 @@ def _train_starts(
         seed=settings.seed,
         init_method=init_method,
         min_points_per_centroid=1,
-        max_points_per_centroid=len(rows),  # otherwise FAISS draws its own sample
+        max_points_per_centroid=len(rows),  # otherwise FAISS trains on its own sample
         gpu=_num_gpus() > 0,
     )
     kmeans.train(rows)

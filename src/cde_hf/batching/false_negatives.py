@@ -1,9 +1,9 @@
 """
 Finds the documents of a batch that probably answer a query too and must not count as its negatives.
 
-With the surrogate's score `f`, document `d'` is left out of the negatives of the pair `(q, d)` if
+With the surrogate's score `f`, document `d'` is masked as a negative of the pair `(q, d)` if
 `f(q, d') >= f(q, d) + margin`. A document with the text of the positive, or of the positive of an equal query, is
-always left out. The positive itself never is.
+always masked. The positive itself never is.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ class FalseNegativeFilter:
         plan (`BatchPlan`):
             The plan, whose surrogate vectors are read.
         margin (`float`, *optional*, defaults to `0.0`):
-            A document is left out if it scores at least the positive's score plus this margin. A negative margin is
-            stricter: it also leaves out documents that score up to that much below the positive.
+            A document is masked if it scores at least the positive's score plus this margin. A negative margin is
+            stricter: it also masks documents that score up to that much below the positive.
         relative_margin (`float`, *optional*):
-            Margin as a share of the positive's absolute score, in place of `margin`. For example, `-0.05` leaves out
-            every document that scores at least 95% of a positive score.
+            Margin as a share of the positive's absolute score, in place of `margin`. For example, `-0.05` masks every
+            document that scores at least 95% of a positive score.
     """
 
     plan: BatchPlan

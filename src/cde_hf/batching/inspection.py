@@ -46,8 +46,8 @@ def collect_samples(
             Random seed.
 
     Returns:
-        `dict`: Under `clusters` their domain, size and pairs of texts; under `filtered` the query, its positive, the
-        document that was left out, and the scores of both.
+        `dict`: `clusters` has the domain, size and text pairs of each cluster. `filtered` has the query, its positive,
+        the filtered document, and the scores of both.
     """
     generator = np.random.default_rng(seed)
     sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
@@ -65,7 +65,7 @@ def collect_samples(
 
 
 def _filtered(plan: BatchPlan, dataset: Dataset, rows: np.ndarray, domain: str) -> list[dict[str, Any]]:
-    """Returns at most two documents that the filter leaves out of a batch of one cluster."""
+    """Returns at most two documents that the filter removes from a batch of one cluster."""
     scores, is_false = FalseNegativeFilter(plan)(rows)
     queries, documents = np.nonzero(is_false[:, : len(rows)])
     found = []
@@ -188,13 +188,13 @@ def _filtered_share(plan: BatchPlan) -> str:
     entries = [entry for entry in plan.manifest["statistics"]["batches"] if entry["grouping"] == "cluster"]
     if not entries:
         return ""
-    # The batch size whose sample has most domains.
+    # The batch size whose sample covers the most domains.
     entry = max(entries, key=lambda entry: len(entry["filtered_share_of_domains"]))
     shares = entry["filtered_share_of_domains"]
     labels, values = list(shares), [100 * share for share in shares.values()]
     return (
         "<h2>Filtered negatives by domain</h2><p class='note'>Percent of the in-batch negatives that the filter "
-        f"leaves out of batches of {entry['batch_size']}.</p>" + _bars(labels, values)
+        f"removes in batches of {entry['batch_size']}.</p>" + _bars(labels, values)
     )
 
 
@@ -213,8 +213,8 @@ def _filtered_negatives(filtered: list[dict[str, Any]]) -> str:
         for entry in filtered
     ]
     return (
-        "<h2>Negatives that the filter leaves out</h2><p class='note'>Does the document on the right answer the query "
-        "as well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Left out"), rows)
+        "<h2>Negatives that the filter removes</h2><p class='note'>Does the document on the right answer the query "
+        "as well? Surrogate scores in brackets.</p>" + _table(("Query", "Its document", "Filtered negative"), rows)
     )
 
 

@@ -5,7 +5,7 @@ Packs clusters of any size into batches of one size, within a domain.
 2. Concatenate the remaining rows, cluster by cluster, and cut them into batches. This merges small clusters that are
    neighbours in the order of the clusters, which is random or a greedy nearest-neighbour ordering.
 
-Each domain drops fewer rows than a batch has. They are drawn at random from the rows that remain after step 1.
+Each domain drops fewer than `batch_size` rows, sampled at random from the rows that remain after step 1.
 """
 
 import faiss
@@ -29,7 +29,7 @@ def pack_batches(
         cluster_order (`np.ndarray` of shape `(num_clusters,)`):
             Permutation of the clusters. Neighbours in this order are merged.
         generator (`np.random.Generator`):
-            Random generator of the shuffling.
+            Random generator for shuffling.
 
     Returns:
         `np.ndarray` of shape `(num_rows // batch_size, batch_size)`: Row numbers.

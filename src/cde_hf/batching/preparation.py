@@ -1,5 +1,5 @@
 """
-Makes a batch plan in steps that may be interrupted at any moment:
+Makes a batch plan in steps that can be interrupted at any time:
 
 1. Hash the texts and number the domains.
 2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
@@ -90,7 +90,7 @@ def prepare_batch_plan(
         _begin(dataset, folder, work, settings)
     state.wait_for_everyone()
     is_published, is_complete = (folder / MANIFEST).exists(), (work / MANIFEST).exists()
-    state.wait_for_everyone()  # all have looked before the main process continues
+    state.wait_for_everyone()  # all processes check before the main process continues
     if not is_published:
         if not is_complete:
             logger.info(f"Encoding on {state.num_processes} processes.")
@@ -209,7 +209,7 @@ def _warn_of_zeros(path: Path) -> None:
     share = float((sample == 0).all(axis=1).mean())
     if share > 0.01:
         logger.warning(
-            f"{share:.0%} of {path.stem} are zero: the surrogate knows none of their words. They are clustered at "
+            f"{share:.0%} of {path.stem} are zero: the surrogate has none of their words. They are clustered at "
             "random and not filtered. Use a sentence-transformers model as surrogate."
         )
 
@@ -238,7 +238,7 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) 
             wanted = max(1, round(len(rows) / cluster_size))
             ids, domain_centroids = cluster_pairs(queries, documents, wanted, rows=rows, settings=clustering)
             _save(centroids_path, domain_centroids)
-            _save(ids_path, ids)  # last, so that its presence means that both are there
+            _save(ids_path, ids)  # last, so its presence means that both files exist
         cluster_ids[rows] = np.load(ids_path) + num_clusters
         centroids.append(np.load(centroids_path))
         num_clusters += len(centroids[-1])

@@ -38,12 +38,12 @@ class ClusteredBatchSampler(BatchSampler):
             Which clusters are merged if one alone cannot fill a batch: neighbours in a greedy nearest-neighbour
             ordering of the centroids (`"tour"`), or in a `"random"` order.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of all draws. Every process must use the same one.
+            Random seed. It must be the same on every process.
         num_processes (`int`, *optional*, defaults to `1`):
             Number of processes that train together. The number of batches is a multiple of it.
         process_index (`int`, *optional*):
-            The process whose batches to yield. Defaults to all batches, which accelerate deals to the processes in
-            turn.
+            The process whose batches to yield. By default all batches are yielded, and accelerate deals them to the
+            processes in turn.
 
     Example:
 
@@ -144,12 +144,12 @@ def sentence_transformers_batch_sampler(
     plan: BatchPlan, *, cluster_order: ClusterOrder = "tour"
 ) -> Callable[..., ClusteredBatchSampler]:
     """
-    Contextual batches for any sentence-transformers model.
+    Makes contextual batches for training any sentence-transformers model.
 
     Args:
         plan (`BatchPlan`):
-            The plan of the training set, whose rows must stay in their order. A data set of another length, such as
-            an evaluation set, gets plain batches.
+            The plan of the training set. The rows of the training set must stay in order. A data set of another
+            length, such as an evaluation set, gets plain batches.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
             As for [`ClusteredBatchSampler`].
 
@@ -162,8 +162,8 @@ def sentence_transformers_batch_sampler(
     def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
         if len(dataset) != len(plan):
             logger.info(
-                f"The batch plan is not for this data set of {len(dataset)} rows: its batches follow the order of its "
-                "rows."
+                f"The batch plan is not for this data set of {len(dataset)} rows: it gets plain batches, in the order "
+                "of its rows."
             )
             return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
         plan.check_dataset(dataset)

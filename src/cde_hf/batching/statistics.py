@@ -43,7 +43,7 @@ def batch_statistics(
     Measures the hardness of batches on a sample of them.
 
     The hardness of a batch is the mean surrogate score of its queries with the documents of the other pairs. The
-    filtered share is the share of these documents that the filter leaves out with a margin of 0.
+    filtered share is the share of these documents that the filter removes with a margin of 0.
 
     Args:
         plan (`BatchPlan`):

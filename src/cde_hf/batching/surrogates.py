@@ -1,9 +1,9 @@
 """
-Surrogates: cheap models whose vectors stand in for the model to be trained, to cluster pairs and filter negatives.
+Surrogates: cheap models that replace the model in training when pairs are clustered and negatives filtered.
 
-Their vectors lie on disk, one memory-mapped array per side, written in shards. A shard is a range of texts. A marker
-file says that it is complete, so an interrupted run resumes after the last complete shard. Several processes, started
-by accelerate, take the shards in turn.
+Their vectors are stored on disk, one memory-mapped array per side, written in shards. A shard is a range of texts. A
+marker file shows that it is complete, so an interrupted run resumes after the last complete shard. Several processes,
+started by accelerate, take the shards in turn.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _MAX_FEATURES = 50_000
 
 
 class Surrogate(Protocol):
-    """What every surrogate has."""
+    """Interface of a surrogate."""
 
     description: dict[str, str | int]
     """Name and settings for the manifest. Another description means other vectors."""
@@ -93,7 +93,7 @@ class SentenceTransformerSurrogate:
         }
 
     def fit(self, texts: Iterable[str]) -> None:
-        """Does nothing: the model is trained."""
+        """Does nothing: the model is already trained."""
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
         """Encodes texts to unit-norm vectors."""
@@ -102,7 +102,7 @@ class SentenceTransformerSurrogate:
 
 
 def _hash_weights(model: nn.Module) -> str:
-    """Hash of the weights, because another model under the same name has other vectors."""
+    """Hashes the weights, because another model under the same name has other vectors."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in model.parameters():
         sample = parameter.detach().flatten()[:: max(1, parameter.numel() // 1024)]

@@ -31,10 +31,10 @@ class CleaningReport:
         num_rows (`int`):
             Number of rows read.
         num_bad_rows (`Mapping[str, int]`):
-            Number of bad rows of each kind that was found: those of [`BadRowError`], and `"duplicate"` for a query and
-            document that the same domain had before.
+            Number of bad rows of each kind. The kinds are those in [`BadRowError`], plus `"duplicate"` for a query and
+            document that occur earlier in the same domain.
         first_bad_rows (`Mapping[str, str]`):
-            Where the first bad row of each kind stands.
+            Location of the first bad row of each kind.
     """
 
     num_rows: int
@@ -64,12 +64,12 @@ class BadRowCounter:
         self._first_bad_rows: dict[str, str] = {}
 
     def add(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts bad rows of a kind, the first of which stands at this place."""
+        """Counts bad rows of one kind. `place` is the location of the first one."""
         self._num_bad_rows[kind] += count
         self._first_bad_rows.setdefault(kind, place)
 
     def report(self) -> CleaningReport:
-        """The counts so far."""
+        """Returns the counts so far."""
         return CleaningReport(self.num_rows, dict(self._num_bad_rows), dict(self._first_bad_rows))
 
 
@@ -77,15 +77,15 @@ def make_pair(
     row: Mapping[str, Any], columns: Mapping[str, Sequence[str]], *, default_domain: str | None
 ) -> dict[str, Any]:
     """
-    The pair of a row, or a [`BadRowError`].
+    Makes the pair of a row, or raises a [`BadRowError`].
 
     Args:
         row (`Mapping[str, Any]`):
             Row of a source.
         columns (`Mapping[str, Sequence[str]]`):
-            The source's columns for each of ours; no entry for `domain` if it is not to be read.
+            The source's columns for each of ours. Without `domain` if it is not read.
         default_domain (`str`, *optional*):
-            Domain of a row that has none of its own.
+            Domain of rows without one.
 
     Returns:
         `dict[str, Any]`: `query`, `document`, `negatives` and `domain`.
@@ -116,7 +116,7 @@ def make_pair(
 
 
 def pair_digest(pair: Mapping[str, Any]) -> int:
-    """A number of 64 bits for the domain, query and document of a pair, by which duplicates are found."""
+    """Hashes the domain, query and document of a pair to 64 bits, to find duplicates."""
     text = "\0".join((pair["domain"], pair["query"], pair["document"]))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 

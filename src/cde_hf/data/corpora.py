@@ -14,11 +14,11 @@ def load_documents(path: str | os.PathLike) -> list[str]:
 
     Args:
         path (`str` or `os.PathLike`):
-            A text file with one document a line; a `.jsonl` file of objects with `text` or `document`, and maybe
-            `title`; both also gzipped; or the folder of a retrieval set.
+            A text file with one document per line, a `.jsonl` file of objects with `text` or `document` and an
+            optional `title`, or the folder of a retrieval set. Both kinds of file may be gzipped.
 
     Returns:
-        `list[str]`: The documents; empty lines are passed over, title and text are joined by a space.
+        `list[str]`: The documents. Empty lines are skipped. Title and text are joined by a space.
     """
     return [text for _, text in _named_documents(Path(path))]
 
@@ -32,8 +32,8 @@ def load_corpus(path: str | os.PathLike) -> dict[str, str]:
             As for [`load_documents`].
 
     Returns:
-        `dict[str, str]`: The documents by their ids: `_id` or `id` of a `.jsonl` file or retrieval set, else the
-        number of the document, from `"0"`.
+        `dict[str, str]`: The documents by their ids. The id is `_id` or `id` in a `.jsonl` file or retrieval set, and
+        otherwise the number of the document, from `"0"`.
     """
     corpus: dict[str, str] = {}
     for number, (name, text) in enumerate(_named_documents(Path(path))):

@@ -4,7 +4,7 @@ The docstring corpus: (summary, body) pairs from the libraries that are installe
 The source files are parsed and never imported.
 
 1. The first sentence of a docstring is the query, the rest is the document.
-2. A pair is left out if its query is no sentence (a heading, a parameter) or its document says too little.
+2. A pair is dropped if its query is not a sentence (but a heading or a parameter) or its document is too short.
 3. Each query and each document of a library is kept once. A text that occurs often is boilerplate and is dropped.
 """
 
@@ -32,8 +32,8 @@ from .retrieval_sets import RetrievalSet, retrieval_set_from_pairs
 
 logger = logging.get_logger(__name__)
 
-# What the package installs, with or without its extras: names to install by and names to import by. `python` is the
-# standard library.
+# Libraries that this package installs, with or without its extras: distribution names and import names. `python` is
+# the standard library.
 LIBRARIES = {
     "accelerate": "accelerate",
     "anyio": "anyio",
@@ -79,7 +79,7 @@ LIBRARIES = {
     "urllib3": "urllib3",
 }
 
-# Of medium size, on different subjects, and hardly any of their documents has a near copy in another library.
+# Libraries of medium size on different subjects. Hardly any of their documents has a near copy in another library.
 HELD_OUT_LIBRARIES = ("huggingface-hub", "networkx", "pydantic", "scikit-learn")
 
 # Raise it with every change of the rules below, so that an older corpus in the cache is not reused.
@@ -126,8 +126,8 @@ def docstring_pairs(
             Where the corpus is kept.
 
     Returns:
-        `datasets.Dataset`: Memory-mapped pairs with the columns `query`, `document` and `domain`, which is the
-        library, in the order of library, file and line.
+        `datasets.Dataset`: Memory-mapped pairs with the columns `query`, `document` and `domain`. The domain is the
+        name of the library. Rows are in the order of library, file and line.
     """
     found = find_libraries(libraries)
     versions = {name: library.version for name, library in found.items()}
@@ -204,14 +204,14 @@ def find_libraries(names: Sequence[str] | None = None) -> dict[str, InstalledLib
     unknown = [name for name in wanted if name not in LIBRARIES]
     if unknown:
         raise ValueError(
-            f"`libraries` has {unknown}, which the docstring corpus does not know. Choose from {list(LIBRARIES)}."
+            f"`libraries` has {unknown}, which the docstring corpus does not cover. Choose from {list(LIBRARIES)}."
         )
     found = {name: library for name in wanted if (library := _find_library(name)) is not None}
     if not found:
         raise ValueError(f"None of the libraries {wanted} is installed. Choose others, or install one of them.")
     if len(found) < len(wanted):
         missing = [name for name in wanted if name not in found]
-        logger.info(f"Not installed, so left out of the docstring corpus: {', '.join(missing)}.")
+        logger.info(f"Not installed, so missing from the docstring corpus: {', '.join(missing)}.")
     return found
 
 
@@ -231,7 +231,7 @@ def read_docstrings(path: Path) -> list[str]:
     if _GENERATED.search(source[:_NUM_HEADER_BYTES]):
         return []
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes in strings, which are not ours
+        with warnings.catch_warnings(action="ignore"):  # about escapes in other projects' strings
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []

@@ -24,7 +24,7 @@ from huggingface_hub.constants import HF_HOME
 
 FILE_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet", ".csv", ".csv.gz")
 
-# A JSON object may leave out what is null, so one line is not enough to know the columns.
+# A JSON object may omit null fields, so one line does not show all columns.
 _LINES_TO_FIND_COLUMNS = 100
 _ROWS_PER_BATCH = 1000
 
@@ -52,8 +52,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
-            f"`{path}` cannot be unpacked after line {number} ({error}). It is incomplete or no gzip file: fetch or "
-            "write it again."
+            f"`{path}` cannot be unpacked after line {number} ({error}). It is incomplete or not a gzip file: fetch "
+            "or write it again."
         ) from error
 
 
@@ -149,8 +149,8 @@ def cached_dataset(
     """
     Opens the memory-mapped dataset of this name. Writes it first if it is missing or incomplete.
 
-    The rows are in `name.arrow`, the facts in `name.json`. The facts are written last and hold the size of the rows,
-    which shows whether these are complete.
+    The rows are in `name.arrow`, the facts in `name.json`. The facts are written last and hold the size of the rows'
+    file, which shows whether it is complete.
 
     Args:
         folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
@@ -158,7 +158,7 @@ def cached_dataset(
         name (`str`):
             Name of the files. It must change with the data.
         write (`Callable`):
-            Writes an Arrow stream to the path it is given and returns the facts, which JSON must be able to hold.
+            Writes an Arrow stream to the path it is given and returns the facts, which must be JSON-serialisable.
 
     Returns:
         `tuple[Dataset, dict[str, Any]]`: The dataset and the facts.

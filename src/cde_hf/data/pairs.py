@@ -52,16 +52,16 @@ def load_pairs(
         domain (`str`, *optional*):
             Domain of all pairs.
         split (`str`, *optional*, defaults to `"train"`):
-            Split to take of a dataset on the Hub.
+            Split of a dataset on the Hub.
         bad_rows (`str`, *optional*, defaults to `"drop"`):
-            What to do with rows that are empty, malformed or duplicate. `"drop"` leaves them out and logs how many
-            there are of each kind; `"refuse"` raises an error.
+            What to do with rows that are empty, malformed or duplicate. `"drop"` drops them and logs how many there
+            are of each kind; `"refuse"` raises an error.
         cache_folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
             Where the cleaned pairs are kept.
 
     Returns:
-        `datasets.Dataset`: Memory-mapped pairs with the columns `query`, `document`, `domain` and, if any row has
-        some, `negatives`.
+        `datasets.Dataset`: Memory-mapped pairs with the columns `query`, `document` and `domain`, plus `negatives` if
+        any row has some.
     """
     return load_sources(
         [PairSource(source, columns=columns, domain=domain, split=split)], bad_rows=bad_rows, cache_folder=cache_folder
@@ -94,9 +94,9 @@ def load_sources(
     if not report.num_bad_rows:
         logger.info(f"Read {report.num_pairs:,} pairs. {report}")
     elif bad_rows == "drop":
-        logger.warning(f"{report} They are left out; `bad_rows='refuse'` makes them an error.")
+        logger.warning(f"{report} They are dropped; `bad_rows='refuse'` makes them an error.")
     else:
-        raise ValueError(f"{report} Fix the data, or leave them out with `bad_rows='drop'`.")
+        raise ValueError(f"{report} Fix the data, or drop them with `bad_rows='drop'`.")
     return dataset
 
 

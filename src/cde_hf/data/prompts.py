@@ -1,4 +1,4 @@
-"""Prompts: the texts that are put before queries and documents to tell the model what they are for."""
+"""Prompts: prefixes of queries and documents that tell the model which task the text is for."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,7 +22,7 @@ class Prompts:
         classification (`str`, *optional*):
             Prompt for classification. Only saved with a model; training here does not use it.
         clustering (`str`, *optional*):
-            Prompt for clustering. Only saved with a model, too.
+            Prompt for clustering. Also only saved with a model.
 
     Example:
 
@@ -57,7 +57,7 @@ class Prompts:
         return prompted
 
     def for_sentence_transformers(self) -> dict[str, str]:
-        """Returns the `prompts` of a sentence-transformers model: only those that the model was trained with."""
+        """Returns the `prompts` of a sentence-transformers model, without prompts that are `None`."""
         return {name: prompt for name, prompt in asdict(self).items() if prompt is not None}
 
 

@@ -50,7 +50,7 @@ class RetrievalSet:
             incomplete = sorted(self.queries.keys() ^ self.qrels.keys())[:5]
             raise ValueError(
                 f"The queries {incomplete} of `{self.name}` have a text or judgements, but must have both. Add what "
-                "is missing or leave them out."
+                "is missing or remove them."
             )
         for query_id, grades in self.qrels.items():
             unknown = grades.keys() - self.corpus.keys()
@@ -61,14 +61,16 @@ class RetrievalSet:
                 )
             if not _has_positive(grades):
                 raise ValueError(
-                    f"Query `{query_id}` of `{self.name}` has no document with a grade above 0. Leave the query out."
+                    f"Query `{query_id}` of `{self.name}` has no document with a grade above 0. Remove the query."
                 )
 
 
 def retrieval_set_from_pairs(name: str, dataset: Dataset) -> RetrievalSet:
     """
-    Makes a retrieval set of pairs: the corpus is the distinct documents, and a query is answered by every document
-    that it is paired with. Texts are stripped of white space.
+    Makes a retrieval set from pairs.
+
+    The corpus is the distinct documents. A query is answered by every document that it is paired with. Texts are
+    stripped of white space.
 
     Args:
         name (`str`):
@@ -117,8 +119,8 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
             without a header). The set takes the name of the folder.
 
     Returns:
-        `RetrievalSet`: The set. Title and text are joined by a space. Queries without a positive document are left
-        out, and their number is logged.
+        `RetrievalSet`: The set. Title and text are joined by a space. Queries without a positive document are skipped,
+        and their number is logged.
     """
     folder = Path(folder).expanduser()
     corpus_file = _find_file(folder, "corpus.jsonl", "corpus.jsonl.gz")
@@ -140,7 +142,7 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
     qrels = {query_id: grades for query_id, grades in qrels.items() if _has_positive(grades)}
     if len(qrels) < len(queries):
         logger.info(
-            f"Left out {len(queries) - len(qrels):,} of {len(queries):,} queries of `{folder}`: they have no positive "
+            f"Skipped {len(queries) - len(qrels):,} of {len(queries):,} queries of `{folder}`: they have no positive "
             "document."
         )
     return RetrievalSet(folder.resolve().name, corpus, {query_id: queries[query_id] for query_id in qrels}, qrels)
@@ -154,7 +156,7 @@ def save_retrieval_set(retrieval_set: RetrievalSet, folder: str | os.PathLike) -
         retrieval_set (`RetrievalSet`):
             The set.
         folder (`str` or `os.PathLike`):
-            Folder to make. It must not exist, or be empty.
+            Folder to create. It must be empty or not exist.
     """
     folder = Path(folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -215,7 +217,7 @@ def _read_judgements(path: Path, queries: Container[str]) -> Iterator[tuple[int,
             continue
         if not is_judgement:
             raise ValueError(
-                f"Line {number} of `{path}` must hold a query id, a document id and a whole number between "
+                f"Line {number} of `{path}` must hold a query id, a document id and an integer, separated by "
                 f"tabs, got {line!r}. Fix or remove it."
             )
         yield number, fields[0], fields[1], int(fields[2])

@@ -59,16 +59,16 @@ class PairSource:
         unknown = [name for name in columns if name not in PAIR_COLUMNS]
         if unknown:
             raise ValueError(
-                f"`columns` has the keys {unknown}, but must map our names {list(PAIR_COLUMNS)} to those of the "
-                "source. Did you turn the mapping around?"
+                f"`columns` has the keys {unknown}, but must map our names {list(PAIR_COLUMNS)} to the "
+                "source's names. Did you swap keys and values?"
             )
         listed = [name for name in columns if name != "negatives" and not isinstance(columns[name], str)]
         if listed:
             raise TypeError(f"`columns` must name one column for {listed}. Only `negatives` may have several.")
         if self.domain is not None and "domain" in columns:
             raise ValueError(
-                f"Both `domain={self.domain!r}` and the column `{columns['domain']}` were given for the domain. Leave "
-                "one of them out."
+                f"Both `domain={self.domain!r}` and the column `{columns['domain']}` were given for the domain. Give "
+                "only one of them."
             )
 
 
@@ -103,7 +103,7 @@ class Table:
 @dataclass(frozen=True)
 class MappedTable:
     """
-    A table and which of its columns are ours.
+    A table and the columns to read from it.
 
     Args:
         table (`Table`):
@@ -149,7 +149,7 @@ def check_pairs(dataset: Dataset) -> None:
         if name in dataset.column_names and not _is_text(dataset.features[name]):
             raise ValueError(
                 f"The column `{name}` must hold texts, got {dataset.features[name]}. Cast it, or read the "
-                "dataset with `load_pairs`, which leaves out what is no text."
+                "dataset with `load_pairs`, which drops rows that are not texts."
             )
     if "negatives" in dataset.column_names and not _is_list_of_texts(dataset.features["negatives"]):
         raise ValueError(
@@ -176,8 +176,8 @@ def open_tables(source: PairSource) -> list[Table]:
         dataset = load_dataset(source.source, split=source.split)
     except (DatasetNotFoundError, ConnectionError) as error:
         raise FileNotFoundError(
-            f"`{source.source}` is no file or folder here, and on the Hub it was not found ({error}). Check the name, "
-            "and for the Hub the connection."
+            f"`{source.source}` is not a local file or folder, and was not found on the Hub ({error}). Check the "
+            "name and the connection to the Hub."
         ) from error
     return [_dataset_table(dataset, source.source)]
 
@@ -193,8 +193,8 @@ def map_columns(source: PairSource, table: Table) -> MappedTable:
     missing = [column for column in needed if column not in table.columns]
     if missing:
         raise ValueError(
-            f"`{table.place}` has no column {missing}; it has {list(table.columns)}. Say what the source calls our "
-            "columns, as in `columns={'query': 'question', 'document': 'answer'}`."
+            f"`{table.place}` has no column {missing}; it has {list(table.columns)}. Map our columns to the "
+            "source's, as in `columns={'query': 'question', 'document': 'answer'}`."
         )
     if source.domain is not None:
         del columns["domain"]
@@ -248,7 +248,7 @@ def _expect_dataset(value: Any, argument: str) -> None:
         raise TypeError(f"{received} with the splits {list(value)}. Did you mean `dataset['{split}']`?")
     if isinstance(value, IterableDataset):
         raise TypeError(f"{received}. Load it without `streaming=True`.")
-    raise TypeError(f"{received}. `load_pairs` makes one of files, `Dataset.from_dict` of lists.")
+    raise TypeError(f"{received}. Use `load_pairs` for files, `Dataset.from_dict` for lists.")
 
 
 def _is_text(feature: Any) -> bool:

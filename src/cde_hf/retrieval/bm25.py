@@ -43,7 +43,7 @@ class BM25:
             queries (`Sequence[str]`):
                 The queries.
             documents (`Sequence[str]`):
-                The whole corpus. An empty document is never found.
+                The complete corpus. An empty document is never found.
             depth (`int`):
                 Number of documents to return for each query.
         """

@@ -12,7 +12,7 @@ from ..modeling import CorpusContext
 
 logger = logging.get_logger(__name__)
 
-# One minus cosine below which two vectors are the same for any search.
+# Two vectors are the same for any search if one minus their cosine is below this.
 _NOTHING = 1e-4
 
 

@@ -1,4 +1,4 @@
-"""Evaluates systems on retrieval sets, contextual systems with the set's own context, a foreign one or none."""
+"""Evaluates systems on retrieval sets. Contextual systems use the set's own context, a foreign one or none."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, get_args

@@ -26,13 +26,13 @@ _OUR_NAMES = re.compile(rf"{re.escape(MANIFEST)}(\.new)?|[a-z]+-[0-9a-f]{{8}}\.[
 
 def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, Callable[[Path], None]]) -> None:
     """
-    Writes files and facts to a folder and replaces the ones of an earlier call.
+    Writes files and facts to a folder and replaces the files of an earlier call.
 
     Args:
         folder (`Path`):
             A new or empty folder, or one that this function wrote.
         facts (`Mapping`):
-            Values that JSON can hold.
+            JSON-serialisable values.
         writers (`Mapping[str, Callable]`):
             A function that writes a path, for each file name such as `vectors.faiss`.
     """

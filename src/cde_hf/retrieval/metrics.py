@@ -44,7 +44,7 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
 
 
 def _scores_of(results: dict[str, dict[str, float]], measure: str, retrieval_set: RetrievalSet) -> dict[str, float]:
-    # trec_eval leaves out the queries that found nothing.
+    # trec_eval skips queries that found nothing.
     return {query_id: results.get(query_id, {}).get(measure, 0.0) for query_id in retrieval_set.queries}
 
 

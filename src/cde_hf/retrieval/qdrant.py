@@ -56,7 +56,7 @@ def _clear_errors() -> Iterator[None]:
         answer = f"Qdrant answered {error.status_code} ({error.reason_phrase}): {content}"
         if error.status_code in (401, 403):
             raise PermissionError(
-                f"{answer}. The server wants a key with this permission. Give `QdrantClient(url=…, api_key=…)` "
+                f"{answer}. The server requires a key with this permission. Give `QdrantClient(url=…, api_key=…)` "
                 "instead of the URL."
             ) from error
         raise ConnectionError(

@@ -244,7 +244,7 @@ class _FlatIndex:
     """
     Exact search by FAISS over a NumPy array, with the methods of `faiss.IndexFlatIP` that are needed here.
 
-    NumPy asks the system for huge pages and FAISS does not. They make building and searching faster.
+    NumPy requests huge pages and FAISS does not. They make building and searching faster.
     """
 
     def __init__(self, vectors: np.ndarray):

@@ -56,7 +56,7 @@ class ContextualTrainingArguments(TrainingArguments):
     # Batches
     batch_grouping: Grouping = field(
         default="cluster",
-        metadata={"help": "Where the pairs of a batch come from: one cluster, one domain, or the whole data set."},
+        metadata={"help": "Where the pairs of a batch come from: one cluster, one domain, or the entire data set."},
     )
     cluster_order: ClusterOrder = field(
         default="tour",
@@ -66,7 +66,7 @@ class ContextualTrainingArguments(TrainingArguments):
         default=True, metadata={"help": "Whether to drop negatives that the surrogate scores as high as the positive."}
     )
     filter_margin: float = field(
-        default=0.0, metadata={"help": "A negative is dropped if it scores more than this above the positive."}
+        default=0.0, metadata={"help": "A negative is dropped if it scores at least this much above the positive."}
     )
     filter_relative_margin: float | None = field(
         default=None, metadata={"help": "The margin as a share of the positive's score, instead of `filter_margin`."}
@@ -76,7 +76,7 @@ class ContextualTrainingArguments(TrainingArguments):
     # Context
     context_source: ContextSource = field(
         default="batch",
-        metadata={"help": "Where context documents come from: the batch, its domain, or the whole data set."},
+        metadata={"help": "Where context documents come from: the batch, its domain, or the entire data set."},
     )
     context_max_length: int | None = field(
         default=None,

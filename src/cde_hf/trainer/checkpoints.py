@@ -1,5 +1,5 @@
 """
-Checkpoints that are complete, or not used.
+Checkpoints with a manifest. Incomplete checkpoints are never used.
 
 The last file written to a checkpoint is a manifest: the size of every other file, and the identity of the run. A
 folder without a manifest, or with files of other sizes, was cut off by a crash, and no run resumes from it.
@@ -63,7 +63,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def find_last_checkpoint(output_dir: str | Path) -> Path | None:
-    """Returns the last complete checkpoint in a folder, or `None`. Incomplete ones are named in the log."""
+    """Returns the last complete checkpoint in a folder, or `None`. Logs incomplete ones."""
     folders = {}
     for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         match = _FOLDER_NAME.fullmatch(folder.name)

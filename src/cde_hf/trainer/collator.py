@@ -28,7 +28,7 @@ class ContextDraw:
             Number of documents to sample. All documents if there are fewer.
         source (`str`, *optional*, defaults to `"batch"`):
             `"batch"`: documents of the batch itself. `"domain"`: documents of its domain. `"random"`: documents of the
-            whole data set.
+            entire data set.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the samples.
     """
@@ -183,12 +183,12 @@ class ContrastiveCollator:
         return tokens["input_ids"], tokens["attention_mask"]
 
     def _count_negatives(self, rows: np.ndarray) -> np.ndarray:
-        """Number of hard negatives of each row."""
+        """Returns the number of hard negatives of each row."""
         offsets = self.false_negatives.plan.negative_offsets
         return np.zeros(len(rows), dtype=np.int64) if offsets is None else offsets[rows + 1] - offsets[rows]
 
     def _negatives(self, rows: np.ndarray, own: slice) -> dict[str, Any]:
-        """The documents that are no negatives, and statistics of the batch by the surrogate."""
+        """Returns the mask of documents that are not negatives, and the surrogate's statistics of the batch."""
         num_pairs = len(rows)
         queries = np.arange(num_pairs)[own]
         is_own_pair = queries[:, None] == np.arange(num_pairs)

@@ -19,7 +19,7 @@ class InfoNCEOutput:
         accuracy (`torch.Tensor`):
             Share of the queries whose positive has the highest score. Has no gradient.
         mean_rank (`torch.Tensor`):
-            Mean rank of the positive, from 1, among the documents that are not left out. Has no gradient.
+            Mean rank of the positive, from 1, among the documents that are not masked. Has no gradient.
     """
 
     loss: Tensor
@@ -39,8 +39,8 @@ def filtered_info_nce(
     """
     InfoNCE over in-batch and hard negatives, with likely false negatives removed from the denominator.
 
-    Relations: without the filter it is the `MultipleNegativesRankingLoss` of sentence-transformers, and with
-    [`GradientCache`] the `CachedMultipleNegativesRankingLoss`.
+    Without the filter it equals sentence-transformers' `MultipleNegativesRankingLoss`, and with [`GradientCache`] its
+    `CachedMultipleNegativesRankingLoss`.
 
     Args:
         query_embeddings (`torch.Tensor` of shape `(num_queries, dim)`):
@@ -50,7 +50,7 @@ def filtered_info_nce(
         logit_scale (`float`):
             Multiplier of the cosine similarities, i.e. the inverse temperature.
         left_out (`torch.Tensor` of shape `(num_queries, num_documents)`, *optional*):
-            `True` where a document is not a negative of a query. The positive is never left out.
+            `True` where a document is not a negative of a query. The positive is never masked.
         positives (`torch.Tensor` of shape `(num_queries,)`, *optional*):
             Index of each query's positive document. Defaults to document `i` for query `i`.
         matryoshka_dims (`Sequence[int]`, *optional*):

@@ -43,7 +43,7 @@ class ScriptArguments:
     data: list[str] = field(
         metadata={
             "help": "Pairs: JSONL, Parquet or CSV files, folders, Hub names, or YAML or JSON lists of sources. "
-            "`docstrings` stands for the docstrings of installed libraries."
+            "`docstrings` means the docstrings of installed libraries."
         },
     )
     model: str = field(
@@ -87,7 +87,7 @@ class ScriptArguments:
     filter_surrogate: str | None = field(
         default=None, metadata={"help": "Model of the false-negative filter. Default: the surrogate."}
     )
-    cluster_size: int = field(default=DEFAULT_CLUSTER_SIZE, metadata={"help": "Wanted number of pairs per cluster."})
+    cluster_size: int = field(default=DEFAULT_CLUSTER_SIZE, metadata={"help": "Target cluster size, in pairs."})
     eval_data: list[str] | None = field(
         default=None,
         metadata={
@@ -197,7 +197,7 @@ ARGUMENT_GROUPS = {
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows all defaults but `None`, which the help text explains."""
+    """Shows all defaults except `None`, which the help text explains."""
 
     def _get_help_string(self, action: Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)

@@ -69,7 +69,7 @@ class MiniBatchSize:
 
 class RandomState:
     """
-    The random state of this moment, on the CPU and on another device.
+    The current random state, on the CPU and on another device.
 
     `torch.utils.checkpoint.get_device_states` fails on Apple GPUs as long as `torch.mps` has no `device` (torch 2.13),
     so the states are read here.
@@ -88,14 +88,14 @@ class RandomState:
             self._device_state = self._device_module.get_rng_state(*self._device_arguments)
 
     def restore(self) -> None:
-        """Returns to this state."""
+        """Restores this state."""
         torch.set_rng_state(self._cpu_state)
         if self._device_module is not None:
             self._device_module.set_rng_state(self._device_state, *self._device_arguments)
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Draws the same dropout as after this state, and then restores the present one."""
+        """Repeats the random numbers after this state, for equal dropout, and then restores the current state."""
         present = RandomState(self._device)
         self.restore()
         try:
@@ -106,7 +106,7 @@ class RandomState:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Draws from a seed, on the CPU and on another device, and then restores the present state."""
+    """Uses random numbers from a seed, on the CPU and on another device, and then restores the current state."""
     present = RandomState(device)
     torch.manual_seed(seed)
     try:
@@ -128,7 +128,7 @@ class ContextInputs:
         process_index (`int`, *optional*, defaults to `0`):
             The part that this process embeds.
         block_seed (`int`, *optional*):
-            Seed of the dropout in the context block, so that processes that share a context drop the same.
+            Seed of the dropout in the context block, so that processes that share a context use the same dropout.
     """
 
     documents: Texts
@@ -144,7 +144,7 @@ class ContextInputs:
         return self.documents.select(rows.to(self.documents.input_ids.device))
 
     def drawing(self):
-        """Context manager in which the dropout of the context block is drawn."""
+        """Context manager for the dropout of the context block."""
         return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.documents.input_ids.device)
 
 
@@ -253,7 +253,7 @@ def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
         if encoder.has_prefix:
             with inputs.drawing():
                 context = replace(context, block=encoder.encode_block(context))
-    # Queries are short: apart from the documents they need no padding to the documents' length.
+    # Queries are short. Embedded separately, they are not padded to the documents' length.
     rows = torch.arange(len(step.texts), device=step.texts.input_ids.device)
     groups = (rows[: step.num_queries], rows[step.num_queries :])
     return torch.cat([encoder.embed_texts(step.texts.select(group), context) for group in groups])
@@ -291,7 +291,7 @@ def gather_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:
 
 def own_gradient(gradient: Tensor, sizes: Sequence[int], process_index: int) -> Tensor:
     """
-    Gradient of this process's rows, from the gradient of the gathered ones.
+    Computes the gradient of this process's rows from the gradient of the gathered rows.
 
     Every process has its own loss that depends on all rows, so the gradients are summed over the processes.
     """

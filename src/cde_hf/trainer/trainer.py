@@ -272,7 +272,7 @@ class ContextualContrastiveTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, InfoNCEOutput]:
-        """The loss of a batch, whose `backward` fills the gradients; with [`InfoNCEOutput`] if `return_outputs`."""
+        """Computes the loss of a batch. Also returns the [`InfoNCEOutput`] if `return_outputs`."""
         encoder = Encoder(model, self._bare_model())
         step = self._make_step(inputs)
         loss_function = partial(self._loss_of_embeddings, inputs=inputs)
