@@ -22,25 +22,21 @@ _COLUMN_WIDTH = 58
 
 def encode(args: argparse.Namespace) -> None:
     """Encodes a corpus into Parquet files."""
-    from accelerate import PartialState
-
     encoded = _encode(_contextual_model(args), args, args.output)
-    if PartialState().is_main_process:
-        say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
+    say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
 
 
 def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
-    from accelerate import PartialState
-
     from . import ContextualIndex
+    from .processes import process_state
     from .retrieval import EncodedCorpus
 
     model = _contextual_model(args)
     is_encoded = EncodedCorpus.exists(args.corpus)
     work = args.output.with_name(f"{args.output.name}.partial")
     encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
-    if PartialState().is_main_process:
+    if process_state().is_main_process:
         built = ContextualIndex.from_encoded(model, encoded, kind=args.kind)
         built.save(args.output)
         if not is_encoded:

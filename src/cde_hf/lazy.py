@@ -6,7 +6,7 @@ from typing import Any
 
 
 # Optional packages, and the extra that installs each.
-_EXTRAS = {"accelerate": "search", "faiss": "search", "pytrec_eval": "eval"}
+_EXTRAS = {"accelerate": "search", "faiss": "search"}
 
 
 def lazy_names(

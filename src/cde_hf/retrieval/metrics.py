@@ -1,7 +1,5 @@
 """Scores of a ranking by trec_eval: NDCG@10, MRR@10 and recall@100 of every query."""
 
-import pytrec_eval
-
 from ..data.retrieval_sets import RetrievalSet
 from .search import Ranking
 
@@ -25,6 +23,11 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
     Returns:
         `dict[str, dict[str, float]]`: The score of each query between 0 and 1, for each of the `METRICS`.
     """
+    try:
+        import pytrec_eval
+    except ImportError as error:
+        raise ImportError("Scores need the package `pytrec_eval`: `pip install 'cde-hf[eval]'`.") from error
+
     document_ids = list(retrieval_set.corpus)
     runs: dict[str, dict[str, float]] = {}
     short_runs: dict[str, dict[str, float]] = {}

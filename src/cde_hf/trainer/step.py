@@ -204,8 +204,8 @@ class Encoder:
         ).context_embeddings
 
     def count_tokens(self, documents: Texts) -> Tensor | None:
-        """Token frequencies of context documents, if the model needs them."""
-        if not self.has_context or not self.config.counts_tokens:
+        """Token frequencies of context documents, if a lexical part needs them: pooling does not in training."""
+        if not self.has_context or self.config.lexical_size == 0:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 
