@@ -169,11 +169,12 @@ class ContrastiveCollator:
         return inputs
 
     def _prepare(self, pairs: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Strips the texts, as `encode` does, and puts the prompts before them."""
-        for name in ("query", "document"):
-            pairs[name] = [text.strip() for text in pairs[name]]
-        if "negatives" in pairs:
-            pairs["negatives"] = [[text.strip() for text in texts] for texts in pairs["negatives"]]
+        """Puts the prompts before the texts. A contextual model's texts are stripped, as in its `encode`."""
+        if self.context_draw is not None:
+            for name in ("query", "document"):
+                pairs[name] = [text.strip() for text in pairs[name]]
+            if "negatives" in pairs:
+                pairs["negatives"] = [[text.strip() for text in texts] for texts in pairs["negatives"]]
         return self.prompts.apply(pairs)
 
     def _tokenize(self, texts: list[str], max_length: int) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ class _MeanPooledEncoder(nn.Module):
         self.max_seq_length = max_seq_length
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
-        texts = [(prompt or "") + text.strip() for text in inputs]
+        texts = [(prompt or "") + text for text in inputs]
         options = {"padding": True, "truncation": True, "max_length": self.max_seq_length, "return_tensors": "pt"}
         features = self.tokenizer(texts, **options)
         return {name: features[name] for name in ("input_ids", "attention_mask")}

@@ -568,7 +568,7 @@ class ContextualContrastiveTrainer(Trainer):
             return
         try:
             self._publish(checkpoint_folder, f"Step {self.state.global_step}", token=self.args.hub_token)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             logger.warning(f"Training continues, but step {self.state.global_step} was not published. {error}")
 
     def _publish(self, folder: str, commit_message: str, *, revision: str | None = None, **kwargs) -> str | None:
