@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 
 import torch
 from accelerate import PartialState
@@ -26,20 +27,25 @@ def process_state() -> PartialState:
             # Otherwise accelerate treats each process as the only one. The training arguments read the variable too.
             os.environ["ACCELERATE_USE_CPU"] = "true"
         state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(days=30))
-        atexit.register(_leave, state)
     else:
         state = PartialState()
     check_processes(state.num_processes, os.environ)
+    _leave_at_exit()
     return state
 
 
-def _leave(state: PartialState) -> None:
-    """Ends the work with the other processes before the interpreter ends."""
-    if state.num_processes > 1:
+@cache
+def _leave_at_exit() -> None:
+    """Has the work with the other processes end before the interpreter does."""
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if torch.distributed.is_initialized():
         # A gloo thread takes the GIL to free the tensors of the last collective. torch 2.13 aborts the process if the
         # interpreter ends in the meantime.
         time.sleep(0.2)
-        state.destroy_process_group()
+        torch.distributed.destroy_process_group()
 
 
 def check_processes(num_processes: int, environment: Mapping[str, str]) -> None:

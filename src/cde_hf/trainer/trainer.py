@@ -15,7 +15,6 @@ It also calls `_get_output_dir` and `_load_rng_state`.
 
 import copy
 import json
-import os
 import re
 import shutil
 from collections import defaultdict
@@ -43,7 +42,7 @@ from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..modeling.backbones import longest_text
-from ..processes import check_processes
+from ..processes import process_state
 from ..publishing import push_to_hub
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
@@ -137,7 +136,7 @@ class ContextualContrastiveTrainer(Trainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        check_processes(self.accelerator.num_processes, os.environ)
+        process_state()
         self.is_contextual = is_contextual(self._bare_model())
         model = self._bare_model()
         backbone = model.second_stage_model.backbone if self.is_contextual else model
