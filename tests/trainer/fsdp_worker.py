@@ -7,6 +7,7 @@ One step under torch's `fully_shard`, on each process of `torchrun`, against the
 import json
 import os
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -115,6 +116,7 @@ def main():
         }
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
+    time.sleep(0.2)  # as `cde_hf.processes` does at exit: torch 2.13 may abort a process that ends at once
     dist.destroy_process_group()
 
 
