@@ -22,7 +22,7 @@ from .runner.sets import EvaluationConfig
 from .runner.sweep import WAYS, quick_evaluation, quick_run
 from .runner.table import Row, markdown_table, select
 from .runner.training import save_start, train_run
-from .runner.workspace import NO_PROMPTS, Workspace
+from .runner.workspace import Workspace
 
 
 OURS, START = "contextual-minilm", "all-MiniLM-L6-v2"
@@ -53,7 +53,7 @@ def build_model(workspace: Workspace, config: RunConfig) -> Path:
     trained = train_run(workspace, config)
     folder = workspace.runs / "best" / f"{trained.name}-{SHARE:g}"
     model = load_averaged_model(workspace, config, SHARE, **CONTEXTUAL_KINDS[WAY])
-    save_checkpoint(model, AutoTokenizer.from_pretrained(trained), folder, prompts=NO_PROMPTS, max_length=MAX_LENGTH)
+    save_checkpoint(model, AutoTokenizer.from_pretrained(trained), folder, max_length=MAX_LENGTH)
     return folder
 
 

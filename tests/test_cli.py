@@ -160,7 +160,7 @@ def test_two_processes_prepare_the_same_plan(pairs_file, tmp_path):
     main(["prepare", str(pairs_file), str(tmp_path / "one"), *options])
     script = tmp_path / "small_shards.py"
     script.write_text(SMALL_SHARDS)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", str(script)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     command = [*launch, "--verbose", "prepare", str(pairs_file), str(tmp_path / "two"), *options]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Encoding on 2 processes." in result.stderr

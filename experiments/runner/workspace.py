@@ -10,7 +10,6 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from cde_hf import (
     BatchPlan,
-    Prompts,
     TfidfSurrogate,
     docstring_split,
     load_pairs,
@@ -21,9 +20,6 @@ from cde_hf.hub import save_biencoder
 
 from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
 from .mining import mine_negatives
-
-
-NO_PROMPTS = Prompts("", "")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +102,7 @@ class Workspace:
             weights = AutoModel.from_pretrained(path).state_dict()
             encoder = AutoModel.from_config(encoder_config)
             encoder.load_state_dict({name: weights[name] for name in encoder.state_dict()})
-            save_biencoder(encoder, AutoTokenizer.from_pretrained(path), folder, prompts=NO_PROMPTS, max_length=256)
+            save_biencoder(encoder, AutoTokenizer.from_pretrained(path), folder, max_length=256)
         return str(folder)
 
     def identify(self, config: RunConfig) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .data import Prompts
+from .data import NO_PROMPTS, Prompts
 from .modeling import CDEModel, CorpusContext
 from .modeling.backbones import longest_text
 
@@ -51,7 +51,7 @@ def save_checkpoint(
         folder (`str` or `Path`):
             Folder to write.
         prompts (`Prompts`, *optional*):
-            Prefixes of queries and documents. Defaults to the paper's prompts.
+            Prompts that the model was trained with. By default it has none.
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens per text in sentence-transformers. Capped at the encoder's number of positions.
         context (`CorpusContext`, *optional*):
@@ -59,7 +59,7 @@ def save_checkpoint(
     """
     from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
 
-    prompts = prompts or Prompts()
+    prompts = prompts or NO_PROMPTS
     max_length = min(max_length, longest_text(model.second_stage_model.backbone))
     module = sentence_transformers_cde.CDETransformer(
         model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document, context=context
@@ -95,7 +95,7 @@ def save_biencoder(
         folder (`str` or `Path`):
             Folder to write. An older checkpoint in it is replaced once the new one is complete.
         prompts (`Prompts`, *optional*):
-            Prefixes of queries and documents. Defaults to the paper's prompts.
+            Prompts that the model was trained with. By default it has none.
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens per text.
     """
@@ -103,7 +103,7 @@ def save_biencoder(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    prompts = (prompts or Prompts()).for_sentence_transformers()
+    prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
     with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
         model.save_pretrained(encoder_folder)
         tokenizer.save_pretrained(encoder_folder)

@@ -11,7 +11,7 @@ from cde_hf.data import save_retrieval_set
 from cde_hf.hub import save_biencoder
 from experiments.runner.config import RunConfig
 from experiments.runner.sets import EvaluationConfig
-from experiments.runner.workspace import NO_PROMPTS, Workspace
+from experiments.runner.workspace import Workspace
 
 
 ANIMALS = ["cat", "dog", "owl", "cow", "hen", "fox", "bear", "wolf"]
@@ -40,7 +40,7 @@ def backbone(tmp_path_factory):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     model = BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes))
     folder = tmp_path_factory.mktemp("backbone") / "tiny"
-    save_biencoder(model, tokenizer, folder, prompts=NO_PROMPTS, max_length=64)
+    save_biencoder(model, tokenizer, folder, max_length=64)
     return str(folder)
 
 

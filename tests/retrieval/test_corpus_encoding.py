@@ -165,7 +165,7 @@ def test_two_processes_encode_what_one_does(tmp_path):
     arguments = ["encode", "minilm", str(tmp_path / "corpus.jsonl"), "--frequency-pooling", "--shard-size", "1"]
     module = ["-m", "cde_hf.cli"]
     subprocess.run([sys.executable, *module, *arguments[:3], str(tmp_path / "one"), *arguments[3:]], check=True)
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", *module]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *module]
     subprocess.run([*launch, *arguments[:3], str(tmp_path / "two"), *arguments[3:]], check=True, env=os.environ)
     one, two = (EncodedCorpus.load(tmp_path / name) for name in ("one", "two"))
     assert one.origin == two.origin

@@ -74,7 +74,7 @@ def checkpoint(request, tmp_path_factory):
     # Not separate, so that the context is seen without training.
     model = CDEModel.from_biencoder(path, first_stage_layers=1, separate_context=False, **fields)
     folder = tmp_path_factory.mktemp("checkpoints") / "animals"
-    save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=32)
+    save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, prompts=Prompts(query="q: "), max_length=32)
     return folder
 
 
@@ -95,7 +95,8 @@ def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
 
 
 def test_a_task_gets_only_prompts_that_the_model_was_trained_with(checkpoint):
-    assert set(make_model_meta(checkpoint).loader_kwargs["model_prompts"]) == {"query", "document"}
+    saved = make_model_meta(checkpoint).loader_kwargs["model_prompts"]
+    assert saved == {"query": "q: ", "document": "search_document: "}
     prompts = Prompts(classification="classification: ", clustering="clustering: ")
     given = make_model_meta(checkpoint, prompts=prompts).loader_kwargs["model_prompts"]
     assert (given["STS"], given["Clustering"]) == ("classification: ", "clustering: ")

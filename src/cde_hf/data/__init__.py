@@ -4,7 +4,7 @@ from .cleaning import CleaningReport
 from .corpora import load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import clean_sources, load_pairs, load_sources
-from .prompts import Prompts
+from .prompts import NO_PROMPTS, Prompts
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
 from .sources import PairSource, check_pairs
 
@@ -12,6 +12,7 @@ from .sources import PairSource, check_pairs
 __all__ = [
     "HELD_OUT_LIBRARIES",
     "LIBRARIES",
+    "NO_PROMPTS",
     "CleaningReport",
     "PairSource",
     "Prompts",

@@ -61,4 +61,7 @@ class Prompts:
         return {name: prompt for name, prompt in asdict(self).items() if prompt is not None}
 
 
-__all__ = ["SEARCH_DOCUMENT", "SEARCH_QUERY", "Prompts"]
+NO_PROMPTS = Prompts(query="", document="")
+
+
+__all__ = ["NO_PROMPTS", "SEARCH_DOCUMENT", "SEARCH_QUERY", "Prompts"]

@@ -1,10 +1,14 @@
 """Metadata with which mteb's own CDE wrapper loads our checkpoints."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..data import Prompts
+from transformers.utils import cached_file
+
+from ..data import NO_PROMPTS, Prompts
 from ..modeling import CDEConfig
 
 
@@ -37,7 +41,7 @@ def make_model_meta(
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens of a text.
         prompts (`Prompts`, *optional*):
-            Prompts that the model was trained with. Defaults to the paper's for queries and documents.
+            Prompts that the model was trained with. Defaults to the prompts saved in the checkpoint.
         training_datasets (`Iterable[str]`, *optional*):
             Names of mteb tasks whose data it was trained on, which mteb marks as not zero-shot.
 
@@ -58,7 +62,7 @@ def make_model_meta(
             "Use the checkpoint that it was made from."
         )
     path = Path(checkpoint)
-    prompts = prompts or Prompts()
+    prompts = prompts or _saved_prompts(checkpoint, revision)
     trained_with = (prompts.classification, prompts.clustering)
     task_prompts = {task: prompt for task, prompt in cde_model_prompts.items() if prompt in trained_with}
     task_prompts |= {"query": prompts.query, "document": prompts.document}
@@ -87,6 +91,13 @@ def make_model_meta(
         training_datasets=set(training_datasets),
         citation=CDE_CITATION,
     )
+
+
+def _saved_prompts(checkpoint: str | Path, revision: str) -> Prompts:
+    settings_file = cached_file(checkpoint, "config_sentence_transformers.json", revision=revision)
+    saved = json.loads(Path(settings_file).read_text(encoding="utf-8"))["prompts"]
+    names = {field.name for field in fields(Prompts)}
+    return replace(NO_PROMPTS, **{name: prompt for name, prompt in saved.items() if name in names})
 
 
 __all__ = ["make_model_meta"]
