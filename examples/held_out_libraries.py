@@ -20,11 +20,11 @@ from sentence_transformers import SentenceTransformer
 
 from cde_hf import (
     BM25,
-    CDEEmbedder,
+    ContextualModelEmbedder,
     Evaluation,
-    FrequencyPoolingEmbedder,
     RetrievalSet,
     SentenceTransformerEmbedder,
+    contextualize,
     docstring_split,
     evaluate,
     model_path,
@@ -62,12 +62,12 @@ def main() -> None:
     folder = Path(args.model)
     libraries = [sample(library, args.queries, args.documents) for library in docstring_split()[1]]
     biencoder = SentenceTransformer(model_path("minilm"), device="cpu")
-    ours = CDEEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "ours")
+    ours = ContextualModelEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "ours")
     biencoder.max_seq_length = ours.model.max_seq_length
     others = [
         BM25(),
         SentenceTransformerEmbedder(biencoder, "minilm"),
-        FrequencyPoolingEmbedder(biencoder, "minilm contextualized"),
+        ContextualModelEmbedder(contextualize(biencoder, None), "minilm contextualized"),
     ]
     contexts = ("foreign", "own")
     evaluation = evaluate(others, libraries, contexts=contexts, context_size=args.context_size)

@@ -10,7 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEConfig, CDEModel, export_onnx, save_checkpoint
+from cde_hf import CDEConfig, CDEModel, Context, export_onnx, get_context, save_checkpoint, set_context
 from cde_hf.cli import main
 
 
@@ -44,15 +44,17 @@ def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_
     np.testing.assert_allclose(exported.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-4)
     first = exported.encode(TEXTS)
     model[0].set_context(CORPUS[1:])
-    exported[0].set_context(model[0].context)
+    set_context(exported, get_context(model))
     np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
     assert np.abs(first - exported.encode(TEXTS)).max() > 1e-2
     exported.save(str(tmp_path / "again"))
     again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
     np.testing.assert_allclose(again.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
-    with pytest.raises(ValueError, match=r"reads the context from .*, got \['context_keys'\]"):
-        exported[0].set_context({"context_keys": np.zeros(3, dtype=np.float32)})
-    exported[0].context = {}
+    with pytest.raises(ValueError, match=r"reads the context from .*, got \['token_frequencies'\]"):
+        set_context(exported, Context(torch.zeros(3, 32), torch.zeros(100)))
+    with pytest.raises(TypeError, match="cannot encode a context, got a `list`"):
+        set_context(exported, CORPUS)
+    exported[0].context = None
     with pytest.raises(ValueError, match="an input of this ONNX graph, but none is set"):
         exported.encode(TEXTS)
 
@@ -125,7 +127,7 @@ def test_the_command_quantises_and_the_vectors_are_near(backbone_config, tmp_pat
 
 def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch):
     model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
-    with pytest.raises(ValueError, match=r"no context to export. Call `model\[0\].set_context"):
+    with pytest.raises(ValueError, match=r"no context to export. Call `set_context\(model, corpus\)"):
         export_onnx(model, tmp_path / "onnx")
     model[0].set_context(CORPUS)
     with pytest.raises(FileExistsError, match="exists. Remove it or choose another folder"):

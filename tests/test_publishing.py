@@ -86,7 +86,7 @@ def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
     assert "own context" in results["ndcg@10"].metric_name
     for text in (
         'SentenceTransformer("me/mine", trust_remote_code=True)',
-        "CorpusContext.null()",
+        "Context()",
         "| batch size | 256 |",
         "| BM25 | 37.5 | 37.5 |",
         "## Limits",

@@ -9,14 +9,14 @@ from sentence_transformers import SentenceTransformer
 
 from cde_hf.retrieval import (
     BM25,
-    CDEEmbedder,
+    ContextualModelEmbedder,
     Embedder,
     Evaluation,
-    FrequencyPoolingEmbedder,
     Ranker,
     RememberingEmbedder,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
+    contextualize,
     evaluate,
 )
 
@@ -76,9 +76,11 @@ def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationC
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
     if kind in CONTEXTUAL_KINDS:
-        return CDEEmbedder(load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model")
+        return ContextualModelEmbedder(
+            load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model"
+        )
     if kind == "frequency-pooled":
-        return FrequencyPoolingEmbedder(load_sentence_transformer(folder, max_length), "model")
+        return ContextualModelEmbedder(contextualize(load_sentence_transformer(folder, max_length), None), "model")
     if kind not in BIENCODER_KINDS:
         raise ValueError(
             f"A model cannot be scored as `{kind}`. Use one of {', '.join([*BIENCODER_KINDS, *CONTEXTUAL_KINDS])}."

@@ -109,17 +109,18 @@ def train(args: argparse.Namespace) -> None:
 
 def _systems(name: str, args: argparse.Namespace) -> list:
     """The rows of a model: a CDE model; or a plain model unchanged, whitened, and with context-frequency pooling."""
-    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder
-    from .retrieval import RememberingEmbedder, WhitenedEmbedder, is_contextual
+    from . import ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder, find_contextual_module
 
     model = load_model(name, args)
     title = Path(name).name
-    if is_contextual(model):
-        return [CDEEmbedder(model, title, batch_size=args.batch_size)]
+    if find_contextual_module(model) is not None:
+        return [ContextualModelEmbedder(model, title, batch_size=args.batch_size)]
     plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
     try:
-        systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))
+        pooled = contextualize(model, None)
+        systems.append(ContextualModelEmbedder(pooled, f"{title} frequency-pooled", batch_size=args.batch_size))
     except ValueError as error:
         say(f"{title} without context-frequency pooling: {error}")
     return systems

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import NO_PROMPTS, Prompts
-from .modeling import CDEModel, CorpusContext
+from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
 
@@ -36,7 +36,7 @@ def save_checkpoint(
     *,
     prompts: Prompts | None = None,
     max_length: int = 512,
-    context: CorpusContext | None = None,
+    context: Context | None = None,
 ) -> None:
     """
     Saves a model that `AutoModel` and `SentenceTransformer` can load without this package.
@@ -54,7 +54,7 @@ def save_checkpoint(
             Prompts that the model was trained with. By default it has none.
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens per text in sentence-transformers. Capped at the encoder's number of positions.
-        context (`CorpusContext`, *optional*):
+        context (`Context`, *optional*):
             Context to save in the checkpoint. Plain `encode` is then contextual.
     """
     from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
@@ -120,7 +120,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
 
     Args:
         model (`SentenceTransformer`):
-            A contextual model after `model[0].set_context(documents)`.
+            A CDE checkpoint after `set_context(model, corpus)`.
         folder (`str` or `Path`):
             Folder to write.
         with_first_stage (`bool`, *optional*, defaults to `True`):
@@ -129,7 +129,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
     """
     module = model[0]
     if getattr(module, "context", None) is None:
-        raise ValueError("The model has no context to save. Call `model[0].set_context(documents)` first.")
+        raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
     whole_model = module.model
     with _updating(Path(folder)) as new_folder:
         if not with_first_stage:

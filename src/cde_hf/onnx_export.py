@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .modeling.corpus_context import ContextBlock
+from .modeling import Context
 
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def export_onnx(
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint after `model[0].set_context(documents)`, or saved with its context.
+            A CDE checkpoint after `set_context(model, corpus)`, or saved with its context.
         folder (`str` or `os.PathLike`):
             Folder to create. It must not exist.
         context_as_input (`bool`, *optional*, defaults to `False`):
@@ -54,17 +54,19 @@ def export_onnx(
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
-    from .modeling import sentence_transformers_onnx as onnx_module  # sentence-transformers takes seconds to import
+    # Here, because sentence-transformers takes seconds to import.
+    from .modeling import sentence_transformers_onnx as onnx_module
+    from .retrieval import find_cde_model
 
     _require_packages()
     module = model[0]
-    if type(module).__name__ != "CDETransformer":
+    if find_cde_model(model) is None:
         raise TypeError(
             f"Only a CDE checkpoint can be exported, got a model that starts with `{type(module).__name__}`. For "
             "other models use sentence-transformers' own ONNX backend."
         )
     if module.context is None:
-        raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
+        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
     arrays = onnx_module.context_inputs(module.context)
     config = module.model.config
     if not config.counts_tokens:
@@ -85,7 +87,7 @@ def export_onnx(
             module.tokenizer,
             max_seq_length=module.max_seq_length,
             embedding_dimension=config.embedding_size,
-            context=arrays if context_as_input else None,
+            context=module.context if context_as_input else None,
         )
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
@@ -116,11 +118,11 @@ class _TensorsIn(nn.Module):
             context = tuple(getattr(self, name) for name in self.names)
         given = dict(zip(self.names, context, strict=True))
         frequencies = given.get("token_frequencies")
-        if "context_keys" not in given:
-            vectors = given.get("dataset_embeddings")
-            return self.stage(input_ids, attention_mask, vectors, token_frequencies=frequencies)
-        keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
-        return self.stage(input_ids, attention_mask, context_block=ContextBlock(keys_values, frequencies))
+        keys_values = None
+        if "context_keys" in given:
+            keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
+        context = Context(given.get("dataset_embeddings"), frequencies, keys_values)
+        return self.stage(input_ids, attention_mask, context=context)
 
 
 def _plain_copy(stage: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from cde_hf import CorpusContext
+from cde_hf import Context
 from cde_hf.trainer import GradientCache, filtered_info_nce, gradient_cache
 from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
 
@@ -40,12 +40,12 @@ def one_graph(encoder, step, size, context_size):
         embeddings = {row: part[place] for rows, part in parts.items() for place, row in enumerate(rows)}
         return torch.stack([embeddings[row] for row in range(len(texts))])
 
-    context = CorpusContext.null()
+    context = Context()
     if encoder.has_context:
         vectors = embed(step.context.documents, context_size, encoder.embed_context)
-        context = CorpusContext(vectors, encoder.count_tokens(step.context.documents))
+        context = Context(vectors, encoder.count_tokens(step.context.documents))
         if encoder.has_prefix:
-            context = CorpusContext(block=encoder.encode_block(context))
+            context = encoder.add_block(context)
     return loss_function(embed(step.texts, size, lambda part: encoder.embed_texts(part, context)))
 
 

@@ -317,7 +317,7 @@ def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
 
 
 def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
-    from cde_hf import CDEEmbedder, evaluate
+    from cde_hf import ContextualModelEmbedder, evaluate
 
     trainer, _ = train(eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()
@@ -325,7 +325,7 @@ def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, t
     model = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     model[0].set_context(None)
     evaluation = evaluate(
-        [CDEEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
+        [ContextualModelEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
     )
     for context in ("own", "none"):
         row = f"ours, {context.replace('none', 'no')} context"

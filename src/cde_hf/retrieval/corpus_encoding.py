@@ -25,8 +25,9 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
+from ..modeling import Context
 from ..processes import process_state
-from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .model_contexts import get_context, with_context, with_own_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
 from .storage import ids_and_texts
@@ -86,10 +87,10 @@ class EncodedCorpus:
         return VectorOrigin.from_dict(self.manifest["origin"])
 
     @property
-    def context(self) -> ModelContext:
+    def context(self) -> Context | None:
         """The context of the vectors."""
         path = self.folder / _CONTEXT_FILE
-        return load_context(path) if path.exists() else None
+        return Context.load(path) if path.exists() else None
 
     @property
     def paths(self) -> list[Path]:
@@ -153,7 +154,7 @@ def encode_corpus(
         _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
     state.wait_for_everyone()
     encoded = EncodedCorpus(folder, _read_manifest(folder))
-    model = with_context(model, encoded.context)
+    model = with_context(model, encoded.context, encoded.origin.settings)
     if vector_origin(model) != encoded.origin:
         raise ValueError(
             f"`{folder}` was started with another model or setting: "
@@ -179,7 +180,7 @@ def _begin(
     }
     if EncodedCorpus.exists(folder):
         found = _read_manifest(folder)
-        context = context_of(model)
+        context = get_context(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]
         for name, value in {**wanted, "context": wanted_context}.items():
             there = found["origin"]["context"] if name == "context" else found.get(name)
@@ -194,7 +195,7 @@ def _begin(
         raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     model = with_own_context(model, texts, seed=seed)
-    context = context_of(model)
+    context = get_context(model)
     if context is not None:
         context.save(folder / _CONTEXT_FILE)
     facts = {**wanted, "origin": vector_origin(model).to_dict()}

@@ -8,21 +8,16 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..modeling import Context
+from ..modeling.context import fingerprint
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
-from .model_contexts import (
-    context_of,
-    context_size,
-    load_context,
-    with_context,
-    with_own_context,
-    without_context,
-)
-from .origins import VectorOrigin, model_fingerprint, vector_origin
+from .model_contexts import get_context, with_context, with_own_context, without_context
+from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
 from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
-from .systems import SentenceTransformerEmbedder, is_contextual
+from .systems import SentenceTransformerEmbedder
 
 
 FORMAT_VERSION = 2
@@ -137,7 +132,7 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
-        model = with_context(model, context_of(model))
+        model = with_context(model, get_context(model))
         own_origin = vector_origin(model)
         document_ids = checked_ids(document_ids)
         is_cosine = own_origin.similarity == "cosine"
@@ -164,7 +159,7 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
-        model = with_context(model, encoded.context)
+        model = with_context(model, encoded.context, encoded.origin.settings)
         shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
         return cls.from_vectors(
             model,
@@ -209,7 +204,7 @@ class ContextualIndex:
         """Returns the best documents for each of several queries, best first."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
-        if model_fingerprint(self.model) != self.origin.model:
+        if fingerprint(self.model) != self.origin.model:
             raise ValueError(
                 "The weights of the model have changed since the index was made, so its queries do not match the "
                 "vectors. Load the original model, or build the index again."
@@ -307,8 +302,8 @@ class ContextualIndex:
         Returns:
             `Drift`: The value, which stays between 0 and 1 while the corpus only grows, and the advice.
         """
-        size = context_size(context_of(self.model))
-        if size == 0:
+        context = get_context(self.model)
+        if context is None or context.num_documents == 0:
             raise ValueError(
                 "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
                 "contextual model."
@@ -322,7 +317,7 @@ class ContextualIndex:
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
-        return measure_drift(self._moments, now, context_size=size)
+        return measure_drift(self._moments, now, context_size=context.num_documents)
 
     def save(self, folder: str | os.PathLike) -> None:
         """
@@ -334,7 +329,7 @@ class ContextualIndex:
         """
         self._keep_moments()
         self._rows.compact()
-        context = context_of(self.model)
+        context = get_context(self.model)
         writers = self._rows.writers()
         if context is not None:
             writers["context.safetensors"] = context.save
@@ -369,13 +364,13 @@ class ContextualIndex:
         folder = Path(folder)
         facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
         origin = VectorOrigin.from_dict(facts["origin"])
-        if model_fingerprint(model) != origin.model:
+        if fingerprint(model) != origin.model:
             raise ValueError(
                 f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
-                f"one has other weights ({model_fingerprint(model)}). Give that model, or build the index again."
+                f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
             )
-        context = load_context(paths["context.safetensors"]) if "context.safetensors" in paths else None
-        model = with_context(model, context)
+        context = Context.load(paths["context.safetensors"]) if "context.safetensors" in paths else None
+        model = with_context(model, context, origin.settings)
         then = facts["when_built"]
         moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
         index = cls(model, DocumentRows.read(paths), moments=moments)
@@ -471,7 +466,7 @@ def _check_origin(
 
 def _model_name(model: SentenceTransformer) -> str | None:
     """Name or path that a model was loaded from, if known."""
-    network = model[0].model if is_contextual(model) else getattr(model[0], "auto_model", None)
+    network = getattr(model[0], "model", None)
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 

@@ -17,9 +17,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..modeling import Context
+from ..modeling.context import fingerprint
 from .index import ContextualIndex
-from .model_contexts import ModelContext, context_of, load_context, with_context
-from .origins import VectorOrigin, model_fingerprint, vector_origin
+from .model_contexts import get_context, with_context
+from .origins import VectorOrigin, vector_origin
 from .storage import SearchHit, ids_and_texts
 from .systems import SentenceTransformerEmbedder
 
@@ -146,10 +148,10 @@ class QdrantIndex:
                 "`QdrantIndex.upload`."
             )
         origin = VectorOrigin.from_dict(record["origin"])
-        if model_fingerprint(model) != origin.model:
+        if fingerprint(model) != origin.model:
             raise ValueError(
                 f"The collection `{collection}` was made with another model ({origin.model}, this one is "
-                f"{model_fingerprint(model)}). Give that model, or upload the index again."
+                f"{fingerprint(model)}). Give that model, or upload the index again."
             )
         opened = cls(client, collection, with_context(model, _decode_context(record["context"])))
         if opened.origin != origin:
@@ -232,7 +234,7 @@ def _point_id(document_id: str) -> str:
 
 
 def _encode_context(model: SentenceTransformer) -> str | None:
-    context = context_of(model)
+    context = get_context(model)
     if context is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -240,13 +242,13 @@ def _encode_context(model: SentenceTransformer) -> str | None:
         return base64.b64encode((Path(folder) / "context.safetensors").read_bytes()).decode()
 
 
-def _decode_context(text: str | None) -> ModelContext:
+def _decode_context(text: str | None) -> Context | None:
     if text is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "context.safetensors"
         path.write_bytes(base64.b64decode(text))
-        return load_context(path)
+        return Context.load(path)
 
 
 __all__ = ["QdrantIndex"]

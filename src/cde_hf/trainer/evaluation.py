@@ -13,7 +13,7 @@ from ..data import Prompts, RetrievalSet
 from ..modeling import sample_documents
 from ..modeling.pooling import mean_of_tokens
 from ..modeling.sentence_transformers_cde import CDETransformer
-from ..retrieval import CDEEmbedder, SentenceTransformerEmbedder, evaluate
+from ..retrieval import ContextualModelEmbedder, SentenceTransformerEmbedder, evaluate
 from .step import is_contextual
 
 
@@ -67,7 +67,7 @@ def make_embedder(
             Number of texts to embed at once.
 
     Returns:
-        `SentenceTransformerEmbedder`: A [`CDEEmbedder`] if the model reads a context.
+        `SentenceTransformerEmbedder`: A [`ContextualModelEmbedder`] if the model reads a context.
     """
     if is_contextual(model):
         module = CDETransformer(model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document)
@@ -79,7 +79,7 @@ def make_embedder(
         similarity_fn_name="cosine",
         device=str(model.device),
     )
-    embedder_class = CDEEmbedder if is_contextual(model) else SentenceTransformerEmbedder
+    embedder_class = ContextualModelEmbedder if is_contextual(model) else SentenceTransformerEmbedder
     return embedder_class(wrapped, "model", batch_size=batch_size)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..modeling import CorpusContext
+from ..modeling import Context
 from .losses import InfoNCEOutput
 from .step import (
     ContextInputs,
@@ -52,7 +52,7 @@ class _CachedContext:
     The context after step (1), and what steps (5) and (6) need to compute it again.
 
     Args:
-        context (`CorpusContext`):
+        context (`Context`):
             What the texts see. Its vectors and its block are leaves that accumulate gradients.
         passes (`list[_Pass]`):
             Forward passes of the context documents. Empty if the first stage is not trained.
@@ -60,7 +60,7 @@ class _CachedContext:
             Random state before the context block was computed, in prefix attention.
     """
 
-    context: CorpusContext = CorpusContext.null()
+    context: Context = field(default_factory=Context)
     passes: list[_Pass] = field(default_factory=list)
     block_random_state: RandomState | None = None
 
@@ -139,16 +139,16 @@ class GradientCache:
             embeddings.requires_grad_()
         else:  # as with adapters in the second stage alone
             passes = []
-        context = CorpusContext(embeddings, self.encoder.count_tokens(inputs.documents))
+        context = Context(embeddings, self.encoder.count_tokens(inputs.documents))
         if not self.encoder.has_prefix:
             return _CachedContext(context, passes)
         with inputs.drawing():
             random_state = RandomState(embeddings.device)
-            block = self.encoder.encode_block(context)
+            context = self.encoder.add_block(context)
         leaves = tuple(
-            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in block.keys_values
+            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in context.keys_values
         )
-        context = replace(context, block=replace(block, keys_values=leaves))
+        context = replace(context, keys_values=leaves)
         return _CachedContext(context, passes, random_state)
 
     def _embed(
@@ -198,9 +198,9 @@ class GradientCache:
 
     def _rebuild_block(self, cached: _CachedContext) -> tuple[list[Tensor], list[Tensor]]:
         with cached.block_random_state.replayed():
-            block = self.encoder.encode_block(cached.context)
-        tensors = [tensor for pair in block.keys_values for tensor in pair]
-        leaves = [leaf for pair in cached.context.block.keys_values for leaf in pair]
+            again = self.encoder.add_block(cached.context)
+        tensors = [tensor for pair in again.keys_values for tensor in pair]
+        leaves = [leaf for pair in cached.context.keys_values for leaf in pair]
         # The outputs of layers below the first trained parameter have no gradient.
         pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
         return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]

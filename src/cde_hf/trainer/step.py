@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..modeling import CDEConfig, CDEModel, ContextBlock, CorpusContext
-from ..modeling.corpus_context import count_token_frequencies
+from ..modeling import CDEConfig, Context, count_token_frequencies
 from ..modeling.pooling import mean_of_tokens
 
 
@@ -209,27 +208,21 @@ class Encoder:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 
-    def encode_block(self, context: CorpusContext) -> ContextBlock:
-        """The context block of prefix attention."""
-        return self.model(
-            dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
-        ).context_block
+    def add_block(self, context: Context) -> Context:
+        """The context with the context block of prefix attention."""
+        return self.model(context=replace(context, keys_values=None)).context
 
-    def embed_texts(self, texts: Texts, context: CorpusContext) -> Tensor:
+    def embed_texts(self, texts: Texts, context: Context) -> Tensor:
         """Embeddings of shape `(num_texts, embedding_size)`, not normalised."""
         inputs = {"input_ids": texts.input_ids, "attention_mask": texts.attention_mask}
         if not self.has_context:
             return mean_of_tokens(self.model(**inputs).last_hidden_state, texts.attention_mask)
-        if context.block is not None:
-            return self.model(**inputs, context_block=context.block).embeddings
-        return self.model(
-            **inputs, dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
-        ).embeddings
+        return self.model(**inputs, context=context).embeddings
 
 
-def is_contextual(model: nn.Module) -> bool:
+def is_contextual(model: PreTrainedModel) -> bool:
     """Whether a bare model reads a context. Its class may come from a checkpoint's own copy of the code."""
-    return isinstance(model, CDEModel) or type(model).__name__ == CDEModel.__name__
+    return model.config.model_type == CDEConfig.model_type
 
 
 def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
@@ -245,14 +238,14 @@ def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
     Returns:
         `torch.Tensor` of shape `(num_texts, embedding_size)`: The embeddings.
     """
-    context = CorpusContext.null()
+    context = Context()
     if encoder.has_context:
         inputs = step.context
         embeddings = gather_rows(encoder.embed_context(inputs.own_documents), inputs.part_sizes)
-        context = CorpusContext(embeddings, encoder.count_tokens(inputs.documents))
+        context = Context(embeddings, encoder.count_tokens(inputs.documents))
         if encoder.has_prefix:
             with inputs.drawing():
-                context = replace(context, block=encoder.encode_block(context))
+                context = encoder.add_block(context)
     # Queries are short. Embedded separately, they are not padded to the documents' length.
     rows = torch.arange(len(step.texts), device=step.texts.input_ids.device)
     groups = (rows[: step.num_queries], rows[step.num_queries :])
