@@ -52,10 +52,9 @@ from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
 from .step import (
-    ContextInputs,
     Encoder,
     MiniBatchSize,
-    StepInputs,
+    Step,
     Texts,
     embed_plainly,
     gather_rows,
@@ -299,19 +298,20 @@ class ContextualContrastiveTrainer(Trainer):
     def _is_sharded(self) -> bool:
         return self.accelerator.distributed_type == DistributedType.FSDP
 
-    def _make_step(self, inputs: Mapping[str, Any]) -> StepInputs:
-        texts = Texts(inputs["input_ids"], inputs["attention_mask"])
+    def _make_step(self, inputs: Mapping[str, Any]) -> Step:
+        texts = Texts(inputs["input_ids"], inputs["attention_mask"], inputs["lengths"])
         if not self.is_contextual:
-            return StepInputs(texts, inputs["num_queries"])
-        documents = Texts(inputs["context_input_ids"], inputs["context_attention_mask"])
+            return Step(texts, inputs["num_queries"])
+        documents = Texts(inputs["context_input_ids"], inputs["context_attention_mask"], inputs["context_lengths"])
         num_parts = self._num_sharing if len(documents) % self._num_sharing == 0 else 1
-        context = ContextInputs(
+        return Step(
+            texts,
+            inputs["num_queries"],
             documents,
-            part_sizes=(len(documents) // num_parts,) * num_parts,
+            num_parts=num_parts,
             process_index=self.accelerator.process_index if num_parts > 1 else 0,
             block_seed=inputs["seed"] if self._num_sharing > 1 else None,
         )
-        return StepInputs(texts, inputs["num_queries"], context)
 
     def _loss_of_embeddings(self, embeddings: Tensor, inputs: Mapping[str, Any]) -> InfoNCEOutput:
         num_queries, args = inputs["num_queries"], self.args
