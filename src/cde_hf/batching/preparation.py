@@ -28,7 +28,7 @@ from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, h
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .statistics import plan_statistics
-from .surrogates import Surrogate, write_vectors
+from .surrogates import Surrogate, TfidfSurrogate, write_vectors
 
 
 logger = logging.get_logger(__name__)
@@ -42,7 +42,7 @@ def prepare_batch_plan(
     dataset: Dataset,
     folder: str | Path,
     *,
-    surrogate: Surrogate,
+    surrogate: Surrogate | None = None,
     filter_surrogate: Surrogate | None = None,
     cluster_size: int = DEFAULT_CLUSTER_SIZE,
     clustering: KMeansSettings | None = None,
@@ -56,8 +56,8 @@ def prepare_batch_plan(
             Pairs: `query`, `document`, optional `negatives` and `domain`.
         folder (`str` or `Path`):
             Folder to write.
-        surrogate (`Surrogate`):
-            Model whose vectors are clustered.
+        surrogate (`Surrogate`, *optional*):
+            Model whose vectors are clustered. Defaults to [`TfidfSurrogate`], which needs no weights.
         filter_surrogate (`Surrogate`, *optional*):
             Model whose vectors filter false negatives. Defaults to `surrogate`.
         cluster_size (`int`, *optional*, defaults to `256`):
@@ -73,6 +73,7 @@ def prepare_batch_plan(
     check_pairs(dataset)
     if cluster_size < 2:
         raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
+    surrogate = TfidfSurrogate() if surrogate is None else surrogate
     clustering = clustering or KMeansSettings()
     folder = Path(folder)
     if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
