@@ -11,6 +11,7 @@ from transformers import AutoModel
 from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
 from cde_hf.processes import check_processes
 from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer.evaluation import add_means
 
 
 OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
@@ -318,6 +319,7 @@ def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
 
 def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
     from cde_hf import CDEEmbedder, evaluate
+    from cde_hf.retrieval import Row
 
     trainer, _ = train(eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()
@@ -328,8 +330,19 @@ def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, t
         [CDEEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
     )
     for context in ("own", "none"):
-        row = f"ours, {context.replace('none', 'no')} context"
-        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(evaluation.mean(row), abs=1e-6)
+        expected = evaluation.mean(Row("ours", context))
+        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_means_are_over_sets_of_the_same_context():
+    scores = {("none", "own"): 0.25, ("none", "none"): 0.0, ("x_ndcg@10_own", "own"): 0.75}
+    assert add_means(scores) == {
+        "ndcg@10_own": 0.5,
+        "ndcg@10_none": 0.0,
+        "none_ndcg@10_own": 0.25,
+        "none_ndcg@10_none": 0.0,
+        "x_ndcg@10_own_ndcg@10_own": 0.75,
+    }
 
 
 def test_there_must_be_something_to_evaluate_on(train):

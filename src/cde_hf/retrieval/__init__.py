@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "corpus_encoding": ["EncodedCorpus", "encode_corpus"],
         "drift": ["Drift"],
         "evaluation": ["CONTEXTS", "evaluate"],
-        "evaluation_result": ["Evaluation"],
+        "evaluation_result": ["Evaluation", "Row"],
         "index": ["ContextualIndex"],
         "mteb_models": ["make_model_meta"],
         "origins": ["VectorOrigin", "vector_origin"],
