@@ -8,10 +8,10 @@ from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
+from cde_hf import BatchPlan, ContextualTrainingArguments, Prompts, RetrievalSet
 from cde_hf.processes import check_processes
 from cde_hf.trainer import trainer as trainer_module
-from cde_hf.trainer.evaluation import add_means
+from cde_hf.trainer.evaluation import add_means, make_embedder, score_retrieval_sets
 
 
 OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
@@ -332,6 +332,18 @@ def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, t
     for context in ("own", "none"):
         expected = evaluation.mean(Row("ours", context))
         assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_processes_share_the_sets(tiny, retrieval_sets):
+    model = tiny.make_model().eval()
+    embedder = make_embedder(model, tiny.make_tokenizer(), prompts=Prompts(), max_length=16, batch_size=8)
+    options = {"context_size": 6, "seed": 1}
+    whole = score_retrieval_sets(embedder, retrieval_sets, **options)
+    assert set(whole) == {(name, context) for name in ("even", "odd") for context in ("own", "foreign", "none")}
+    parts = [
+        score_retrieval_sets(embedder, retrieval_sets, process_index=i, num_processes=2, **options) for i in (0, 1)
+    ]
+    assert len(parts[0]) == len(parts[1]) == 3 and parts[0] | parts[1] == whole
 
 
 def test_means_are_over_sets_of_the_same_context():
