@@ -66,6 +66,9 @@ def evaluate(args: argparse.Namespace) -> None:
     from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
+    paths = [Path(context) for context in args.context if context not in CONTEXTS]
+    if len({path.name for path in paths}) < len(paths):
+        raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
     systems = [BM25()]
     for name in [args.model, *args.compare]:
         systems += _systems(name, args)
@@ -73,11 +76,11 @@ def evaluate(args: argparse.Namespace) -> None:
         systems,
         retrieval_sets,
         contexts=[context for context in args.context if context in CONTEXTS],
-        other_contexts={Path(path).name: load_documents(path) for path in args.context if path not in CONTEXTS},
+        other_contexts={path.name: load_documents(path) for path in paths},
         context_size=args.context_size,
         seed=args.seed,
     )
-    baseline = evaluation.systems[1]  # the first row of the model in question
+    baseline = next(row for row in evaluation.rows if row.system == Path(args.model).name)
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baseline))
     say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")

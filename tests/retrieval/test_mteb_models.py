@@ -88,10 +88,10 @@ def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
     evaluation = evaluate(
         [ContextualModelEmbedder(model, "ours")], [RetrievalSet("animals", CORPUS, QUERIES, QRELS)], context_size=12
     )
-    name = evaluation.systems[0]
+    (row,) = evaluation.rows
     assert 0 < scores["ndcg_at_10"] <= 1
-    assert evaluation.mean(name) == pytest.approx(scores["ndcg_at_10"], abs=1e-4)
-    assert evaluation.mean(name, metric="mrr@10") == pytest.approx(scores["mrr_at_10"], abs=1e-4)
+    assert evaluation.mean(row) == pytest.approx(scores["ndcg_at_10"], abs=1e-4)
+    assert evaluation.mean(row, metric="mrr@10") == pytest.approx(scores["mrr_at_10"], abs=1e-4)
 
 
 def test_a_task_gets_only_prompts_that_the_model_was_trained_with(checkpoint):

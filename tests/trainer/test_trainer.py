@@ -9,10 +9,11 @@ from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import BatchPlan, ContextualContrastiveTrainer, ContextualTrainingArguments, RetrievalSet
+from cde_hf import BatchPlan, ContextualContrastiveTrainer, ContextualTrainingArguments, Prompts, RetrievalSet
 from cde_hf.hub import save_biencoder
 from cde_hf.processes import check_processes
 from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer.evaluation import add_means, make_embedder, score_retrieval_sets
 
 
 OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
@@ -320,6 +321,7 @@ def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
 
 def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
     from cde_hf import ContextualModelEmbedder, evaluate
+    from cde_hf.retrieval import Row
 
     trainer, _ = train(eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()
@@ -330,8 +332,31 @@ def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, t
         [ContextualModelEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
     )
     for context in ("own", "none"):
-        row = f"ours, {context.replace('none', 'no')} context"
-        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(evaluation.mean(row), abs=1e-6)
+        expected = evaluation.mean(Row("ours", context))
+        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_processes_share_the_sets(tiny, retrieval_sets):
+    model = tiny.make_model().eval()
+    embedder = make_embedder(model, tiny.make_tokenizer(), prompts=Prompts(), max_length=16, batch_size=8)
+    options = {"context_size": 6, "seed": 1}
+    whole = score_retrieval_sets(embedder, retrieval_sets, **options)
+    assert set(whole) == {(name, context) for name in ("even", "odd") for context in ("own", "foreign", "none")}
+    parts = [
+        score_retrieval_sets(embedder, retrieval_sets, process_index=i, num_processes=2, **options) for i in (0, 1)
+    ]
+    assert len(parts[0]) == len(parts[1]) == 3 and parts[0] | parts[1] == whole
+
+
+def test_means_are_over_sets_of_the_same_context():
+    scores = {("none", "own"): 0.25, ("none", "none"): 0.0, ("x_ndcg@10_own", "own"): 0.75}
+    assert add_means(scores) == {
+        "ndcg@10_own": 0.5,
+        "ndcg@10_none": 0.0,
+        "none_ndcg@10_own": 0.25,
+        "none_ndcg@10_none": 0.0,
+        "x_ndcg@10_own_ndcg@10_own": 0.75,
+    }
 
 
 def test_there_must_be_something_to_evaluate_on(train):

@@ -12,7 +12,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "corpus_encoding": ["EncodedCorpus", "encode_corpus"],
         "drift": ["Drift"],
         "evaluation": ["CONTEXTS", "evaluate"],
-        "evaluation_result": ["Evaluation"],
+        "evaluation_result": ["Evaluation", "Row"],
         "index": ["ContextualIndex"],
         "model_contexts": ["find_cde_model", "find_contextual_module", "get_context", "set_context"],
         "mteb_models": ["make_model_meta"],
