@@ -73,7 +73,7 @@ def evaluate(args: argparse.Namespace) -> None:
         systems,
         retrieval_sets,
         contexts=[context for context in args.context if context in CONTEXTS],
-        other_contexts={Path(path).name: load_documents(path) for path in args.context if path not in CONTEXTS},
+        other_contexts={Path(path).name: load_documents(Path(path)) for path in args.context if path not in CONTEXTS},
         context_size=args.context_size,
         seed=args.seed,
     )

@@ -7,7 +7,7 @@ of the vectors and the context. It is written last, so its absence marks an inco
 
 import base64
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..data import Corpus, ids_and_texts
 from .index import ContextualIndex
 from .model_contexts import ModelContext, context_of, load_context, with_context
 from .origins import VectorOrigin, model_fingerprint, vector_origin
-from .storage import SearchHit, ids_and_texts
+from .storage import SearchHit
 from .systems import SentenceTransformerEmbedder
 
 
@@ -172,8 +173,8 @@ class QdrantIndex:
         return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
 
     @_clear_errors()
-    def add(self, documents: Mapping[str, str], *, batch_size: int = 256) -> None:
-        """Encodes documents with the index's own context and adds them. Their ids must be new."""
+    def add(self, documents: Corpus, *, batch_size: int = 256) -> None:
+        """Encodes a corpus with the index's own context and adds it, as for [`load_corpus`]. Its ids must be new."""
         document_ids, texts = ids_and_texts(documents)
         known = self.client.retrieve(self.collection, [_point_id(name) for name in document_ids], with_payload=True)
         if known:
