@@ -1,7 +1,14 @@
-"""Imports the names of a package on first use, because importing torch alone takes seconds."""
+"""
+Imports the names of a package on first use, because importing torch alone takes seconds.
 
-from collections.abc import Callable, Mapping, Sequence
+The names are in the package's `__init__.pyi`, one `from .module import Name as Name` per line. Type checkers and
+editors read the same file, so there is one list.
+"""
+
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -9,22 +16,22 @@ from typing import Any
 _EXTRAS = {"accelerate": "search", "faiss": "search"}
 
 
-def lazy_names(
-    package: str, names: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """
     Returns what a package needs to import its names on first use.
 
     Args:
         package (`str`):
             Name of the package.
-        names (`Mapping[str, Sequence[str]]`):
-            The names, under the submodule that defines them.
+        file (`str`):
+            Its `__init__.py`. The names are in the `__init__.pyi` beside it.
 
     Returns:
         `tuple`: `__getattr__`, `__dir__` and `__all__` of the package.
     """
-    module_of = {name: module for module, group in names.items() for name in group}
+    stub = ast.parse(Path(file).with_name("__init__.pyi").read_text(encoding="utf-8"))
+    imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom)]
+    module_of = {alias.name: statement.module for statement in imports for alias in statement.names}
 
     def import_name(name: str) -> Any:
         if name not in module_of:
