@@ -5,10 +5,8 @@ The names are in the package's `__init__.pyi`, one `from .module import Name as 
 editors read the same file, so there is one list.
 """
 
-import ast
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 
@@ -29,15 +27,16 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
     Returns:
         `tuple`: `__getattr__`, `__dir__` and `__all__` of the package.
     """
-    stub = ast.parse(Path(file).with_name("__init__.pyi").read_text(encoding="utf-8"))
-    imports = [statement for statement in stub.body if isinstance(statement, ast.ImportFrom)]
-    module_of = {alias.name: statement.module for statement in imports for alias in statement.names}
+    # Split into words, because importing `ast` or `pathlib` would take longer than the rest of `import cde_hf`.
+    with open(f"{file}i", encoding="utf-8") as stub:
+        imports = [line.split() for line in stub if line.startswith("from .")]
+    module_of = {name: module for _, module, _, name, _, _ in imports}
 
     def import_name(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module `{package}` has no attribute `{name}`")
         try:
-            return getattr(import_module(f"{package}.{module_of[name]}"), name)
+            return getattr(import_module(module_of[name], package), name)
         except ModuleNotFoundError as error:
             if error.name not in _EXTRAS:
                 raise
