@@ -4,6 +4,7 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from .cli_common import add_trust_argument, load_model, say
 
@@ -15,7 +16,8 @@ def export_onnx(args: argparse.Namespace) -> None:
 
     model = load_model(args.model, args)
     if args.context is not None:
-        model[0].set_context(load_documents(args.context), seed=args.seed)
+        module: Any = model[0]
+        module.set_context(load_documents(args.context), seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 

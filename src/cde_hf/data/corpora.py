@@ -5,6 +5,7 @@ Lists and datasets are not copied, because a corpus may have millions of documen
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -85,8 +86,7 @@ def check_ids(document_ids: Iterable[str]) -> list[str]:
         other = next(document_id for document_id in document_ids if type(document_id) is not str)
         raise TypeError(f"Ids must be strings, got the `{type(other).__name__}` {other!r}. Use `str(document_id)`.")
     if len(set(document_ids)) < len(document_ids):
-        seen: set[str] = set()
-        repeated = [name for name in document_ids if name in seen or seen.add(name)]
+        repeated = [name for name, count in Counter(document_ids).items() if count > 1]
         raise ValueError(
             f"{len(repeated)} ids occur more than once, such as {repeated[:3]}. Give each document its own id."
         )

@@ -54,7 +54,7 @@ class PairSource:
     domain: str | None = None
     split: str = "train"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         columns = self.columns or {}
         unknown = [name for name in columns if name not in PAIR_COLUMNS]
         if unknown:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -87,7 +88,7 @@ def context_report(
     """
     if len(texts) < 3:
         raise ValueError(f"A margin needs at least 3 texts, got {len(texts)}. Give more texts of the corpus.")
-    module = model[0]
+    module: Any = model[0]
     contexts = {"none": CorpusContext.null(), "context": context}
     if other is not None:
         contexts["other"] = other

@@ -100,7 +100,7 @@ class ContextualIndex:
         document_ids, texts = ids_and_texts(documents)
         model = with_own_context(model, texts, seed=seed)
         vectors = _encode_documents(model, texts, batch_size)
-        return cls(model, DocumentRows.build(vectors, document_ids, list(texts), kind=kind))
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 
     @classmethod
     def from_vectors(
@@ -141,9 +141,9 @@ class ContextualIndex:
         document_ids = check_ids(document_ids)
         is_cosine = own_origin.similarity == "cosine"
         vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        texts = checked_texts(texts, len(document_ids))
-        _check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
+        kept_texts = checked_texts(texts, len(document_ids))
+        _check_origin(model, own_origin, origin, vectors, kept_texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, kept_texts, kind=kind))
 
     @classmethod
     def from_encoded(
@@ -257,7 +257,7 @@ class ContextualIndex:
             return
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
-        self._append(document_ids, _encode_documents(self.model, texts, batch_size), list(texts))
+        self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -314,7 +314,7 @@ class ContextualIndex:
                 "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
                 "contextual model."
             )
-        self._keep_moments()
+        then = self._keep_moments()
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
         if new_documents is not None:
             vectors = _encode_documents(self.model, load_documents(new_documents), batch_size)
@@ -322,7 +322,7 @@ class ContextualIndex:
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
-        return measure_drift(self._moments, now, context_size=size)
+        return measure_drift(then, now, context_size=size)
 
     def save(self, folder: str | os.PathLike) -> None:
         """
@@ -332,7 +332,7 @@ class ContextualIndex:
             folder (`str` or `os.PathLike`):
                 A new folder, or the folder of an older index.
         """
-        self._keep_moments()
+        moments = self._keep_moments()
         self._rows.compact()
         context = context_of(self.model)
         writers = self._rows.writers()
@@ -345,9 +345,9 @@ class ContextualIndex:
             "model_name": _model_name(self.model),
             "origin": self.origin.to_dict(),
             "when_built": {
-                "num_documents": self._moments.num_documents,
-                "variance": self._moments.variance,
-                "mean": self._moments.mean.tolist(),
+                "num_documents": moments.num_documents,
+                "variance": moments.variance,
+                "mean": moments.mean.tolist(),
             },
         }
         write_folder(Path(folder), facts, writers)
@@ -404,14 +404,15 @@ class ContextualIndex:
         is_cosine = self.origin.similarity == "cosine"
         return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
-    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
+    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
         self._keep_moments()
         self._rows.add(document_ids, vectors, texts)
 
-    def _keep_moments(self) -> None:
-        """Stores the moments of the corpus when the index was built, before it changes."""
+    def _keep_moments(self) -> CorpusMoments:
+        """Returns the moments of the corpus when the index was built. Stores them before it changes."""
         if self._moments is None:
             self._moments = CorpusMoments.of(self.vectors)
+        return self._moments
 
     def _refuse_foreign(self, origin: VectorOrigin) -> None:
         if origin != self.origin:
@@ -435,7 +436,7 @@ def _check_origin(
     own_origin: VectorOrigin,
     origin: VectorOrigin | None,
     vectors: np.ndarray,
-    texts: list[str | None],
+    texts: Sequence[str | None],
 ) -> None:
     """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
     if origin is not None:

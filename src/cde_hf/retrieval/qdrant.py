@@ -170,7 +170,8 @@ class QdrantIndex:
         """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
-        return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
+        payloads = [(point.payload or {}, point.score) for point in points]
+        return [SearchHit(payload["id"], score, payload["text"]) for payload, score in payloads]
 
     @_clear_errors()
     def add(self, documents: Corpus, *, batch_size: int = 256) -> None:
@@ -180,7 +181,7 @@ class QdrantIndex:
         if known:
             raise ValueError(
                 f"{len(known)} of {len(document_ids)} documents have ids that are in the collection, such as "
-                f"{known[0].payload['id']!r}. Nothing was added: delete these first, or give new ids."
+                f"{(known[0].payload or {})['id']!r}. Nothing was added: delete these first, or give new ids."
             )
         self._upsert(document_ids, texts, self._embedder.embed_documents(texts), batch_size)
 
