@@ -304,7 +304,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
-    args, args.rest = parser.parse_known_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    args.rest = rest
     if args.rest and args.run is not train:
         parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.verbose:

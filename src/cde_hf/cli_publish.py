@@ -12,11 +12,10 @@ def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from . import export_onnx as export
     from . import set_context
-    from .data import load_documents
 
     model = load_model(args.model, args)
     if args.context is not None:
-        set_context(model, load_documents(args.context), seed=args.seed)
+        set_context(model, args.context, seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 

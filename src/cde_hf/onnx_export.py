@@ -15,13 +15,14 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
 from .modeling import Context
+from .modeling.second_stage import SecondStage
 
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def export_onnx(
     from .retrieval import find_cde_model
 
     _require_packages()
-    module = model[0]
+    module: Any = model[0]
     if find_cde_model(model) is None:
         raise TypeError(
             f"Only a CDE checkpoint can be exported, got a model that starts with `{type(module).__name__}`. For "
@@ -104,7 +105,7 @@ def export_onnx(
 class _TensorsIn(nn.Module):
     """The second stage with tensors as inputs, in the order `input_ids`, `attention_mask`, context."""
 
-    def __init__(self, stage: nn.Module, context: dict[str, Tensor], *, context_as_input: bool):
+    def __init__(self, stage: SecondStage, context: dict[str, Tensor], *, context_as_input: bool):
         super().__init__()
         self.stage = stage
         self.names = list(context)
@@ -125,25 +126,25 @@ class _TensorsIn(nn.Module):
         return self.stage(input_ids, attention_mask, context=context)
 
 
-def _plain_copy(stage: nn.Module) -> nn.Module:
+def _plain_copy(stage: SecondStage) -> SecondStage:
     """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
     stage = copy.deepcopy(stage).float().cpu().eval()
     stage.backbone.set_attn_implementation("eager")
     return stage
 
 
-def _export(stage: nn.Module, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
+def _export(stage: SecondStage, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
     wrapper = _TensorsIn(stage, context, context_as_input=context_as_input).eval()
     input_ids = torch.arange(3, 3 + 3 * 11).view(3, 11) % stage.config.vocab_size
     attention_mask = (torch.arange(11) < torch.tensor([[11], [5], [8]])).long()
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     inputs = tuple(context.values()) if context_as_input else ()
-    shapes = {"input_ids": free, "attention_mask": free}
+    shapes: dict[str, Any] = {"input_ids": free, "attention_mask": free}
     if inputs:
         shapes["context"] = (None,) * len(inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about its own dependencies
-        program = torch.onnx.export(
+        program: Any = torch.onnx.export(
             wrapper,
             (input_ids, attention_mask, *inputs),
             input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],

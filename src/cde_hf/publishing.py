@@ -219,7 +219,7 @@ def _upload(
             repo_id=repo_id, folder_path=folder, commit_message=message, revision=revision, allow_patterns=files
         )
     except (HTTPError, ConnectionError) as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
+        status: Any = getattr(getattr(error, "response", None), "status_code", None)
         failure = "the connection failed" if status is None else f"the Hub answered {status}"
         advice = _ADVICE.get(status) or _ADVICE[400 if status < 500 else 500]
         text = "".join(traceback.format_exception(error))

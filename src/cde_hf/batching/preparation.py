@@ -13,6 +13,7 @@ settings resumes after the last complete shard or domain. A run with other data 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, h
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .statistics import plan_statistics
-from .surrogates import Surrogate, TfidfSurrogate, write_vectors
+from .surrogates import Side, Surrogate, TfidfSurrogate, write_vectors
 
 
 logger = logging.get_logger(__name__)
@@ -180,11 +181,11 @@ def _encode(
     if surrogate.num_fitting_texts:
         surrogate.fit(_sample_texts(dataset, surrogate.num_fitting_texts))
     one_each = range(len(dataset) + 1)
-    for side, column, file_name in (("query", "query", "queries"), ("document", "document", "documents")):
-        texts = dataset.select_columns([column])
+    sides: dict[Side, str] = {"query": "queries", "document": "documents"}
+    for side, file_name in sides.items():
         write_vectors(
             surrogate,
-            lambda start, stop, texts=texts, column=column: texts[start:stop][column],
+            _text_reader(dataset, side),
             work / f"{name}_{file_name}.npy",
             offsets=one_each,
             side=side,
@@ -202,6 +203,11 @@ def _encode(
             side="document",
             dtype=dtype,
         )
+
+
+def _text_reader(dataset: Dataset, column: str) -> Callable[[int, int], list[str]]:
+    texts = dataset.select_columns([column])
+    return lambda start, stop: texts[start:stop][column]
 
 
 def _warn_of_zeros(path: Path) -> None:

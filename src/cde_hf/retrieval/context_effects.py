@@ -1,12 +1,13 @@
 """Measures what a context does: how far it moves the vectors of texts, and whether it separates them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
 
+from ..data import Corpus
 from ..modeling import Context
 from .model_contexts import set_context, with_context
 
@@ -65,10 +66,10 @@ class ContextReport:
 
 def context_report(
     model: SentenceTransformer,
-    context: Sequence[str] | Mapping[str, str] | Context,
+    context: Corpus | Context,
     texts: Sequence[str],
     *,
-    other: Sequence[str] | Mapping[str, str] | Context | None = None,
+    other: Corpus | Context | None = None,
 ) -> ContextReport:
     """
     Compares the vectors of texts with a context, without any, and with another context.
@@ -76,11 +77,11 @@ def context_report(
     Args:
         model (`SentenceTransformer`):
             A contextualized model or a CDE checkpoint, which stays unchanged.
-        context (`Sequence[str]`, `Mapping[str, str]` or `Context`):
+        context (`Corpus` or `Context`):
             The context to measure.
         texts (`Sequence[str]`):
             At least three texts of the corpus, or queries.
-        other (`Sequence[str]`, `Mapping[str, str]` or `Context`, *optional*):
+        other (`Corpus` or `Context`, *optional*):
             The context of another corpus.
 
     Returns:

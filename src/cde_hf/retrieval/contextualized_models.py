@@ -3,7 +3,7 @@
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
@@ -11,7 +11,9 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch.nn import Module
 
+from ..data import Corpus, load_documents
 from ..modeling import Context
+from ..modeling.context import as_context
 from ..modeling.frequency_pooling import DEFAULT_SIZE, FrequencyPooling
 from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
 
@@ -33,7 +35,7 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
 
 def contextualize(
     model: SentenceTransformer,
-    corpus: Sequence[str] | Mapping[str, str] | Context | None,
+    corpus: Corpus | Context | None,
     *,
     size: int = DEFAULT_SIZE,
     frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
@@ -50,9 +52,10 @@ def contextualize(
     Args:
         model (`SentenceTransformer`):
             A model with mean pooling.
-        corpus (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
-            Documents of the corpus, as a list or by id. Empty ones are skipped. Or a context of such a model. With
-            `None`, pooling is the plain mean until `set_context(model, corpus)`.
+        corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
+            The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Documents
+            without text are skipped. Or a context of such a model. With `None`, pooling is the plain mean until
+            `set_context(model, corpus)`.
         size (`int`, *optional*, defaults to `64`):
             Number of documents to sample; all of them if there are fewer.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
@@ -79,8 +82,13 @@ def contextualize(
         lexical_size=lexical_size,
     )
     contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
-    frequency_pooling.set_context(corpus, size=size, seed=seed)
+    frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)
     return contextualized
+
+
+def read_context(corpus: Corpus | Context | None) -> Sequence[str] | Context | None:
+    """Reads the texts of a corpus. A context and `None` are returned unchanged."""
+    return corpus if corpus is None or as_context(corpus) is not None else load_documents(corpus)
 
 
 def with_module(
@@ -157,4 +165,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     os.replace(temporary_path, path)
 
 
-__all__ = ["ContextualizedSentenceTransformer", "contextualize", "with_module"]
+__all__ = ["ContextualizedSentenceTransformer", "contextualize", "read_context", "with_module"]

@@ -8,6 +8,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..modeling import Context
 from ..modeling.context import fingerprint
 from .corpus_encoding import EncodedCorpus
@@ -16,7 +17,7 @@ from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
 from .model_contexts import get_context, with_context, with_own_context, without_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
-from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
+from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
 from .systems import SentenceTransformerEmbedder
 
 
@@ -65,7 +66,7 @@ class ContextualIndex:
     def build(
         cls,
         model: SentenceTransformer,
-        documents: Mapping[str, str] | Sequence[str],
+        documents: Corpus,
         *,
         kind: IndexKind = "auto",
         batch_size: int = 32,
@@ -78,8 +79,8 @@ class ContextualIndex:
             model (`SentenceTransformer`):
                 A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
                 contextual model uses its own context; without one, it gets a sample of the documents.
-            documents (`Mapping[str, str]` or `Sequence[str]`):
-                Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
+            documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
             kind (`str`, *optional*, defaults to `"auto"`):
                 `"flat"` searches exactly. `"hnsw"` and `"ivf"` are approximate and faster. `"auto"` is flat up to
                 500,000 documents and `"hnsw"` beyond.
@@ -92,8 +93,6 @@ class ContextualIndex:
             `ContextualIndex`: The index.
         """
         document_ids, texts = ids_and_texts(documents)
-        if not texts:
-            raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(model, texts, seed=seed)
         vectors = _encode_documents(model, texts, batch_size)
         return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
@@ -134,12 +133,12 @@ class ContextualIndex:
         """
         model = with_context(model, get_context(model))
         own_origin = vector_origin(model)
-        document_ids = checked_ids(document_ids)
+        document_ids = check_ids(document_ids)
         is_cosine = own_origin.similarity == "cosine"
         vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        texts = checked_texts(texts, len(document_ids))
-        _check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
+        kept_texts = checked_texts(texts, len(document_ids))
+        _check_origin(model, own_origin, origin, vectors, kept_texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, kept_texts, kind=kind))
 
     @classmethod
     def from_encoded(
@@ -234,25 +233,26 @@ class ContextualIndex:
         self._refuse_foreign(origin)
         return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
-    def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
+    def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
         """
         Encodes documents with the index's own context and adds them. If one is refused, none is added.
 
         Args:
-            documents (`Mapping[str, str]`):
-                Texts by id. The ids must be new.
+            documents (`Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus with ids, as for [`load_corpus`]: texts by id, a dataset or a path. The ids must be new.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
         """
-        if not isinstance(documents, Mapping):
+        if isinstance(documents, Sequence) and not isinstance(documents, str):
             raise TypeError(
                 f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
                 "ids must differ from the ids in the index."
             )
+        if isinstance(documents, Mapping) and not documents:
+            return
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
-        if texts:
-            self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
+        self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -276,7 +276,7 @@ class ContextualIndex:
                 Their texts.
         """
         self._refuse_foreign(origin)
-        document_ids = checked_ids(document_ids)
+        document_ids = check_ids(document_ids)
         self._rows.refuse_known(document_ids)
         vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
@@ -289,13 +289,14 @@ class ContextualIndex:
         self._keep_moments()
         self._rows.remove(document_ids)
 
-    def drift(self, new_documents: Sequence[str] = (), *, batch_size: int = 32) -> Drift:
+    def drift(self, new_documents: Corpus | None = None, *, batch_size: int = 32) -> Drift:
         """
         Measures how far the corpus has moved since the index was built, and whether it needs a new context.
 
         Args:
-            new_documents (`Sequence[str]`, *optional*):
-                Texts that are about to be added. By default, the index is compared with its state when built.
+            new_documents (`Corpus`, *optional*):
+                Documents that are about to be added, as for [`load_corpus`]. By default, the index is compared with
+                its state when built.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
 
@@ -308,16 +309,15 @@ class ContextualIndex:
                 "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
                 "contextual model."
             )
-        self._keep_moments()
-        if isinstance(new_documents, str):
-            raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+        then = self._keep_moments()
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
-        if len(new_documents):
-            parts.append(CorpusMoments.of(_encode_documents(self.model, list(new_documents), batch_size)))
+        if new_documents is not None:
+            vectors = _encode_documents(self.model, load_documents(new_documents), batch_size)
+            parts.append(CorpusMoments.of(vectors))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
-        return measure_drift(self._moments, now, context_size=context.num_documents)
+        return measure_drift(then, now, context_size=context.num_documents)
 
     def save(self, folder: str | os.PathLike) -> None:
         """
@@ -327,7 +327,7 @@ class ContextualIndex:
             folder (`str` or `os.PathLike`):
                 A new folder, or the folder of an older index.
         """
-        self._keep_moments()
+        moments = self._keep_moments()
         self._rows.compact()
         context = get_context(self.model)
         writers = self._rows.writers()
@@ -340,9 +340,9 @@ class ContextualIndex:
             "model_name": _model_name(self.model),
             "origin": self.origin.to_dict(),
             "when_built": {
-                "num_documents": self._moments.num_documents,
-                "variance": self._moments.variance,
-                "mean": self._moments.mean.tolist(),
+                "num_documents": moments.num_documents,
+                "variance": moments.variance,
+                "mean": moments.mean.tolist(),
             },
         }
         write_folder(Path(folder), facts, writers)
@@ -399,14 +399,15 @@ class ContextualIndex:
         is_cosine = self.origin.similarity == "cosine"
         return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
-    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
+    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
         self._keep_moments()
         self._rows.add(document_ids, vectors, texts)
 
-    def _keep_moments(self) -> None:
-        """Stores the moments of the corpus when the index was built, before it changes."""
+    def _keep_moments(self) -> CorpusMoments:
+        """Returns the moments of the corpus when the index was built. Stores them before it changes."""
         if self._moments is None:
             self._moments = CorpusMoments.of(self.vectors)
+        return self._moments
 
     def _refuse_foreign(self, origin: VectorOrigin) -> None:
         if origin != self.origin:
@@ -430,7 +431,7 @@ def _check_origin(
     own_origin: VectorOrigin,
     origin: VectorOrigin | None,
     vectors: np.ndarray,
-    texts: list[str | None],
+    texts: Sequence[str | None],
 ) -> None:
     """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
     if origin is not None:

@@ -8,8 +8,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from ..data import Corpus
 from ..modeling import CDEConfig, Context, ContextualModule
-from .contextualized_models import contextualize, with_module
+from .contextualized_models import contextualize, read_context, with_module
 
 
 logger = logging.get_logger(__name__)
@@ -32,7 +33,7 @@ def get_context(model: SentenceTransformer) -> Context | None:
 
 def set_context(
     model: SentenceTransformer,
-    corpus: Sequence[str] | Mapping[str, str] | Context | None,
+    corpus: Corpus | Context | None,
     *,
     size: int | None = None,
     seed: int = 0,
@@ -43,16 +44,17 @@ def set_context(
     Args:
         model (`SentenceTransformer`):
             A contextualized model or a CDE checkpoint.
-        corpus (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
-            Documents of the corpus, as a list or by id. Or a context, such as the result of [`get_context`].
-            `Context()` gives embeddings without a context. `None` removes the context.
+        corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
+            The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Or a
+            context, such as the result of [`get_context`]. `Context()` gives embeddings without a context. `None`
+            removes the context.
         size (`int`, *optional*):
             Number of documents to sample. Defaults to what the model reads: `context_size` documents for a CDE
             checkpoint, 64 for a contextualized model.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
     """
-    _expect_contextual_module(model)[1].set_context(corpus, size=size, seed=seed)
+    _expect_contextual_module(model)[1].set_context(read_context(corpus), size=size, seed=seed)
 
 
 def find_contextual_module(model: SentenceTransformer) -> tuple[str, ContextualModule] | None:
