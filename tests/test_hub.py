@@ -64,6 +64,14 @@ def test_plain_encode_is_contextual_after_set_context(checkpoint, model):
     assert np.abs(first - model.encode(TEXTS)).max() > 1e-3
 
 
+def test_a_tokenizer_that_pads_on_the_left_changes_nothing(model):
+    model[0].set_context(CORPUS[:3])
+    expected = model.encode(TEXTS)
+    model.tokenizer.padding_side = "left"
+    assert model[0].preprocess(TEXTS)["attention_mask"][:, 0].all()
+    np.testing.assert_array_equal(model.encode(TEXTS), expected)
+
+
 def test_prompts_are_in_the_checkpoint(checkpoint, model):
     assert model.prompts["query"] == "search_query: "
     assert model.prompts.keys() == {"query", "document"}

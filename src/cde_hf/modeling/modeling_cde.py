@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
 from transformers.utils import ModelOutput, logging
 from transformers.utils.hub import cached_file
 
-from .backbones import build_backbone
+from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
 from .context_attention import check_attention
 from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
@@ -76,7 +76,10 @@ class FirstStage(nn.Module):
         Returns:
             `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
         """
-        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        else:
+            input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 
@@ -244,7 +247,7 @@ class CDEModel(PreTrainedModel):
             context_input_ids (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
                 Token ids of the context documents.
             context_attention_mask (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
-                Zero at padding. Defaults to ones.
+                Zero at padding, which may be on either side. Defaults to ones.
             dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, instead of `context_input_ids`.
             token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):

@@ -134,7 +134,12 @@ class CDETransformer(InputModule):
             )
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
-            texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
+            texts,
+            padding=True,
+            padding_side="right",  # whatever the tokenizer was saved with
+            truncation=True,
+            max_length=self.max_seq_length,
+            return_tensors="pt",
         )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
