@@ -403,8 +403,10 @@ def run_without_package(checkpoint, folder, mode):
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "PATH": ""}
     command = [sys.executable, "script.py", str(checkpoint), repr(CORPUS[:3]), repr(TEXTS), mode]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+    result = subprocess.run(command, cwd=folder, env=environment, **options)
     assert result.returncode == 0, result.stderr
+    assert "custom code" not in result.stdout  # it would wait for an answer in a terminal
     return {path.stem: np.load(path) for path in folder.glob("*.npy")}
 
 

@@ -194,6 +194,8 @@ class CDETransformer(InputModule):
         model = CDEModel.from_pretrained(
             model_name_or_path, subfolder=subfolder, **transformers_kwargs, **model_kwargs
         )
+        # Without a value it asks in the terminal where this package is not installed.
+        transformers_kwargs["trust_remote_code"] = kwargs.get("trust_remote_code", False)
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **transformers_kwargs)
         context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
         context = None
