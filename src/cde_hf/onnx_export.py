@@ -57,6 +57,11 @@ def export_onnx(
     from .modeling import sentence_transformers_onnx as onnx_module  # sentence-transformers takes seconds to import
 
     _require_packages()
+    if isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"`model` must be a loaded model, got the path `{model}`. Load it with "
+            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
+        )
     module = model[0]
     if type(module).__name__ != "CDETransformer":
         raise TypeError(

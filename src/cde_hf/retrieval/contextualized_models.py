@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from ..modeling.frequency_pooling import FrequencyPooling
 from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
-from .systems import SentenceTransformerEmbedder
+from .systems import SentenceTransformerEmbedder, load_if_path
 
 
 class ContextualizedSentenceTransformer(SentenceTransformer):
@@ -32,7 +32,7 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
 
 
 def contextualize(
-    model: SentenceTransformer,
+    model: SentenceTransformer | str | os.PathLike,
     documents: Sequence[str] | None,
     *,
     size: int = 64,
@@ -48,8 +48,8 @@ def contextualize(
     unchanged; both share their weights.
 
     Args:
-        model (`SentenceTransformer`):
-            A model with mean pooling.
+        model (`SentenceTransformer`, `str` or `os.PathLike`):
+            A model with mean pooling, or its folder or Hub name.
         documents (`Sequence[str]` or `None`):
             Documents of the corpus, of which empty ones are skipped. With `None`, pooling is the plain mean until
             `model[1].set_context(documents)`.
@@ -66,6 +66,7 @@ def contextualize(
     Returns:
         `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
+    model = load_if_path(model)
     name, pooling = _find_pooling(model)
     if lexical_size is None:
         lexical_size = getattr(pooling, "lexical_size", 0)

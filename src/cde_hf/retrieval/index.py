@@ -22,7 +22,7 @@ from .model_contexts import (
 from .origins import VectorOrigin, model_fingerprint, vector_origin
 from .search import check_vectors
 from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
-from .systems import SentenceTransformerEmbedder, is_contextual
+from .systems import SentenceTransformerEmbedder, is_contextual, load_if_path
 
 
 FORMAT_VERSION = 2
@@ -69,7 +69,7 @@ class ContextualIndex:
     @classmethod
     def build(
         cls,
-        model: SentenceTransformer,
+        model: SentenceTransformer | str | os.PathLike,
         documents: Mapping[str, str] | Sequence[str],
         *,
         kind: IndexKind = "auto",
@@ -80,9 +80,10 @@ class ContextualIndex:
         Encodes a corpus and builds an index of it.
 
         Args:
-            model (`SentenceTransformer`):
+            model (`SentenceTransformer`, `str` or `os.PathLike`):
                 A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
-                contextual model uses its own context; without one, it gets a sample of the documents.
+                contextual model uses its own context; without one, it gets a sample of the documents. A folder or Hub
+                name loads a plain model.
             documents (`Mapping[str, str]` or `Sequence[str]`):
                 Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
             kind (`str`, *optional*, defaults to `"auto"`):
@@ -99,7 +100,7 @@ class ContextualIndex:
         document_ids, texts = ids_and_texts(documents)
         if not texts:
             raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
-        model = with_own_context(model, texts, seed=seed)
+        model = with_own_context(load_if_path(model), texts, seed=seed)
         vectors = _encode_documents(model, texts, batch_size)
         return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 

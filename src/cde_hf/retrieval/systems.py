@@ -1,5 +1,6 @@
 """What can be evaluated: systems that embed texts, with or without a context, or rank documents."""
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
@@ -46,6 +47,11 @@ class Ranker(Protocol):
     name: str
 
     def rank(self, queries: Sequence[str], documents: Sequence[str], *, depth: int) -> Ranking: ...
+
+
+def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTransformer:
+    """Loads a model that is given by its folder or Hub name, without running code that it contains."""
+    return SentenceTransformer(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
 
 
 class SentenceTransformerEmbedder:
