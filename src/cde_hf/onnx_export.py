@@ -60,6 +60,11 @@ def export_onnx(
     from .retrieval import find_cde_model
 
     _require_packages()
+    if isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"`model` must be a loaded model, got the path `{model}`. Load it with "
+            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
+        )
     module: Any = model[0]
     if find_cde_model(model) is None:
         raise TypeError(
