@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, Context, contextualize, get_context, save_checkpoint, set_context
+from cde_hf import CDEModel, Context, contextualize, get_context, save_checkpoint, save_with_context, set_context
 from cde_hf.retrieval import VectorOrigin, find_contextual_module, vector_origin
 
 
@@ -67,6 +67,16 @@ def test_a_context_is_given_from_model_to_model(model, tmp_path):
     assert np.abs(model.encode(TEXTS) - expected).max() > 1e-3
     set_context(model, Context.load(tmp_path / "context.safetensors"))
     np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)
+
+
+def test_every_kind_of_model_is_saved_with_its_context(model, tmp_path):
+    with pytest.raises(ValueError, match="no context to save"):
+        save_with_context(model, tmp_path / "model")
+    set_context(model, CORPUS)
+    save_with_context(model, tmp_path / "model")
+    loaded = SentenceTransformer(str(tmp_path / "model"), trust_remote_code=True, device="cpu")
+    assert get_context(loaded).hash == get_context(model).hash
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
 
 
 def test_the_empty_context_is_no_context(model, minilm):
