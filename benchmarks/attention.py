@@ -14,14 +14,14 @@ import torch
 from models import STAGES, build_models
 from timing import add_timing_arguments, best_times, write_header, write_row
 
-from cde_hf import CDEModel, CorpusContext
+from cde_hf import CDEModel, Context
 
 
 COLUMNS = ("joint", "prefix", "separate", "biencoder")
 
 
 def build_functions(
-    models: dict[str, CDEModel], contexts: dict[str, CorpusContext], batch_size: int, length: int, *, with_joint: bool
+    models: dict[str, CDEModel], contexts: dict[str, Context], batch_size: int, length: int, *, with_joint: bool
 ) -> dict[str, Callable[[], object]]:
     """The functions to time, as a user would call them."""
     input_ids = torch.randint(1000, 30000, (batch_size, length))
@@ -85,7 +85,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     models = build_models(args.model, args.context_size, args.layers)
     vectors = torch.randn(args.context_size, models["joint"].config.hidden_size)
-    contexts = {name: models[name].add_context_block(CorpusContext(vectors)) for name in ("prefix", "separate")}
+    contexts = {name: models[name].prepare_context(Context(vectors)) for name in ("prefix", "separate")}
     ratios = (("joint", "prefix"), ("prefix", "biencoder"), ("separate", "biencoder"))
     write_header(
         ["batch", "tokens", *(f"{name} ms" for name in COLUMNS), *(f"{top} / {base}" for top, base in ratios)]

@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from timing import add_timing_arguments, best_times, write_header, write_row
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, CorpusContext
+from cde_hf import CDEModel, Context
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
 
@@ -40,9 +40,9 @@ def build_biencoder(model: CDEModel, tokenizer) -> SentenceTransformer:
 
 def build_runs(model: CDEModel, context_size: int, tokenizer) -> tuple[SentenceTransformer, Callable]:
     """The model in sentence-transformers with a context, and its bare forward pass."""
-    context = model.add_context_block(CorpusContext(torch.randn(context_size, model.config.hidden_size)))
+    context = model.prepare_context(Context(torch.randn(context_size, model.config.hidden_size)))
     encoder = SentenceTransformer(modules=[CDETransformer(model, tokenizer, context=context)], device="cpu")
-    return encoder, partial(model.second_stage_model, context_block=context.block)
+    return encoder, partial(model.second_stage_model, context=context)
 
 
 def build_functions(

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from timing import add_timing_arguments, best_times, write_header, write_row
 from torch import Tensor
 
-from cde_hf.modeling.merged_attention import is_merging_faster, merged_attention
+from cde_hf.modeling.context_attention import is_merging_faster, merged_attention
 
 
 NUM_HEADS, HEAD_DIM = 12, 64

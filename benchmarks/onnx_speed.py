@@ -17,7 +17,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, export_onnx, load_retrieval_set, save_checkpoint
+from cde_hf import CDEModel, export_onnx, load_retrieval_set, save_checkpoint, set_context
 from cde_hf.retrieval.metrics import RANKING_DEPTH, score_ranking
 from cde_hf.retrieval.search import search_vectors
 from cde_hf.retrieval.systems import SentenceTransformerEmbedder
@@ -57,7 +57,7 @@ def main() -> None:
             save_checkpoint(model, AutoTokenizer.from_pretrained(MINILM), path, max_length=128)
         for retrieval_set in sets:
             torch_model = SentenceTransformer(path, trust_remote_code=True, device="cpu")
-            torch_model[0].set_context(list(retrieval_set.corpus.values()))
+            set_context(torch_model, retrieval_set.corpus)
             models = {"PyTorch": torch_model}
             for name, quantize in (("ONNX", False), ("ONNX int8", True)):
                 target = Path(folder) / f"{retrieval_set.name}-{quantize}"

@@ -15,7 +15,7 @@ from models import STAGES, build_models
 from timing import add_timing_arguments, best_times, write_header, write_row
 from torch import nn
 
-from cde_hf.modeling import ContextBlock
+from cde_hf.modeling import Context
 
 
 def make_form(stage: nn.Module, form: str) -> nn.Module:
@@ -30,8 +30,8 @@ def make_form(stage: nn.Module, form: str) -> nn.Module:
     return stage
 
 
-def encode_block(stage: nn.Module, vectors: torch.Tensor, form: str) -> ContextBlock:
-    return stage.encode_block(vectors.to(torch.bfloat16) if form == "bfloat16" else vectors)
+def encode_block(stage: nn.Module, vectors: torch.Tensor, form: str) -> Context:
+    return Context(keys_values=stage.encode_block(vectors.to(torch.bfloat16) if form == "bfloat16" else vectors))
 
 
 @torch.inference_mode()
@@ -60,7 +60,7 @@ def main() -> None:
         for length in args.lengths:
             input_ids = torch.randint(1000, 30000, (batch_size, length))
             functions = {
-                form: lambda ids=input_ids, run=stages[form], block=blocks[form]: run(ids, context_block=block)
+                form: lambda ids=input_ids, run=stages[form], block=blocks[form]: run(ids, context=block)
                 for form in names
             }
             expected = functions["float32"]()

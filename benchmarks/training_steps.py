@@ -9,7 +9,7 @@ from transformers import AutoModel, NomicBertConfig
 
 from cde_hf import CDEConfig, CDEModel, filtered_info_nce
 from cde_hf.trainer import GradientCache
-from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
+from cde_hf.trainer.step import Encoder, MiniBatchSize, Step, Texts, embed_plainly
 
 
 VOCAB_SIZE = 30_528
@@ -54,16 +54,14 @@ def build_model(kind: str, args: argparse.Namespace) -> nn.Module:
     return CDEModel(config).train()
 
 
-def make_step(batch_size: int, args: argparse.Namespace) -> StepInputs:
+def make_step(batch_size: int, args: argparse.Namespace) -> Step:
     """Random queries and documents of one length, the first documents being the context."""
     ids = torch.randint(1000, VOCAB_SIZE, (2 * batch_size, args.length))
-    texts = Texts(ids, torch.ones_like(ids))
-    num_documents = min(batch_size, args.context_size)
-    documents = texts.select(torch.arange(batch_size, batch_size + num_documents))
-    return StepInputs(texts, batch_size, ContextInputs(documents, (num_documents,)))
+    texts = Texts(ids, torch.ones_like(ids), [args.length] * len(ids))
+    return Step(texts, batch_size, texts[batch_size : batch_size + min(batch_size, args.context_size)])
 
 
-def run_step(model: nn.Module, step: StepInputs, mini_batch_size: int | None) -> None:
+def run_step(model: nn.Module, step: Step, mini_batch_size: int | None) -> None:
     """Loss and gradients of one step, plain if there are no mini-batches."""
     encoder = Encoder(model, model)
 
@@ -81,7 +79,7 @@ def run_step(model: nn.Module, step: StepInputs, mini_batch_size: int | None) ->
     model.zero_grad()
 
 
-def sentence_transformers_step(model: nn.Module, step: StepInputs, mini_batch_size: int) -> Callable[[], None]:
+def sentence_transformers_step(model: nn.Module, step: Step, mini_batch_size: int) -> Callable[[], None]:
     """The same step by `CachedMultipleNegativesRankingLoss`, around the same backbone."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from sklearn.decomposition import PCA
 from tqdm.auto import tqdm
 
-from cde_hf import CDEEmbedder, RetrievalSet, docstring_split, sample_documents
+from cde_hf import ContextualModelEmbedder, RetrievalSet, docstring_split, sample_documents
 
 
 matplotlib.use("Agg")
@@ -24,7 +24,7 @@ from matplotlib import pyplot as plt
 
 
 def embed_in_contexts(
-    embedder: CDEEmbedder, document: str, library: RetrievalSet, *, num_contexts: int, size: int
+    embedder: ContextualModelEmbedder, document: str, library: RetrievalSet, *, num_contexts: int, size: int
 ) -> np.ndarray:
     """Embeds one document in several contexts of a library. Returns an array of shape `(num_contexts, dim)`."""
     vectors = []
@@ -43,7 +43,7 @@ def main() -> None:
     args = parser.parse_args()
     libraries = docstring_split()[1]
     document = next(iter(libraries[0].corpus.values()))
-    embedder = CDEEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "model")
+    embedder = ContextualModelEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "model")
     vectors = [
         embed_in_contexts(embedder, document, library, num_contexts=args.contexts, size=args.context_size)
         for library in tqdm(libraries, desc="Contexts", unit=" libraries", leave=False)

@@ -20,15 +20,16 @@ from sentence_transformers import SentenceTransformer
 
 from cde_hf import (
     BM25,
-    CDEEmbedder,
+    ContextualModelEmbedder,
     Evaluation,
-    FrequencyPoolingEmbedder,
     RetrievalSet,
     SentenceTransformerEmbedder,
+    contextualize,
     docstring_split,
     evaluate,
     model_path,
 )
+from cde_hf.retrieval import Row
 
 
 def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -> RetrievalSet:
@@ -42,9 +43,9 @@ def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -
 
 def describe(evaluation: Evaluation) -> str:
     """Summarises the table."""
-    own, foreign, none = (100 * evaluation.mean(f"ours, {name} context") for name in ("own", "foreign", "no"))
-    plain, pooled = (100 * evaluation.mean(name) for name in ("minilm", "minilm contextualized, own context"))
-    p_value = evaluation.compare("ours, foreign context", "ours, own context").p_value
+    own, foreign, none = (100 * evaluation.mean(Row("ours", context)) for context in ("own", "foreign", "none"))
+    plain, pooled = (100 * evaluation.mean(row) for row in (Row("minilm"), Row("minilm contextualized", "own")))
+    p_value = evaluation.compare(Row("ours", "foreign"), Row("ours", "own")).p_value
     return (
         f"With the library's own context the model scores {own - foreign:+.1f} points against another library's "
         f"context (p = {p_value:.3f}), {own - none:+.1f} against no context, {own - plain:+.1f} against the encoder "
@@ -62,18 +63,18 @@ def main() -> None:
     folder = Path(args.model)
     libraries = [sample(library, args.queries, args.documents) for library in docstring_split()[1]]
     biencoder = SentenceTransformer(model_path("minilm"), device="cpu")
-    ours = CDEEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "ours")
+    ours = ContextualModelEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "ours")
     biencoder.max_seq_length = ours.model.max_seq_length
     others = [
         BM25(),
         SentenceTransformerEmbedder(biencoder, "minilm"),
-        FrequencyPoolingEmbedder(biencoder, "minilm contextualized"),
+        ContextualModelEmbedder(contextualize(biencoder, None), "minilm contextualized"),
     ]
     contexts = ("foreign", "own")
     evaluation = evaluate(others, libraries, contexts=contexts, context_size=args.context_size)
     contexts = ("none", "foreign", "own")
     evaluation = evaluation.join(evaluate([ours], libraries, contexts=contexts, context_size=args.context_size))
-    text = f"{evaluation.to_markdown('ndcg@10', baseline='minilm')}\n{describe(evaluation)}\n"
+    text = f"{evaluation.to_markdown('ndcg@10', baseline=Row('minilm'))}\n{describe(evaluation)}\n"
     (folder / "held_out_libraries.md").write_text(text, encoding="utf-8")
     evaluation.save(folder / "held_out_libraries.json")
     sys.stdout.write(text)

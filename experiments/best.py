@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from cde_hf import Evaluation, save_checkpoint
 from cde_hf.model_card import CardFacts, make_model_card
+from cde_hf.retrieval import Row as EvaluationRow
 
 from .divergence import LEFT_OUT_DOMAINS
 from .runner.averaging import load_averaged_model
@@ -77,13 +78,16 @@ def run(setting: Setting) -> list[Row]:
     for evaluation in tqdm(evaluations, desc="Sets", unit="set"):
         parts = {name: evaluate_system(config=evaluation) for name, evaluate_system in systems.items()}
         (retrieval_set,) = evaluation.sets
-        scores[retrieval_set] = {name: part.scores[retrieval_set][part.systems[0]] for name, part in parts.items()}
+        # Whatever takes a context has the own one, so the rows do not name it.
+        scores[retrieval_set] = {
+            EvaluationRow(name): part.scores[retrieval_set][part.rows[0]] for name, part in parts.items()
+        }
     result = Evaluation(scores, {}, evaluations[0].context_size, evaluations[0].seed)
     write_text(folder / "README.md", make_card(folder, config, result))
     return [
-        {"run": folder.name, "system": name, "set": each, "ndcg@10": 100 * result.mean(name, retrieval_set=each)}
+        {"run": folder.name, "system": row.system, "set": each, "ndcg@10": 100 * result.mean(row, retrieval_set=each)}
         for each in result.sets
-        for name in result.systems
+        for row in result.rows
     ]
 
 

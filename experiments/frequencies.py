@@ -10,7 +10,7 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from cde_hf import CDEEmbedder, sample_documents
+from cde_hf import ContextualModelEmbedder, sample_documents
 from cde_hf.modeling import count_token_frequencies
 
 from .main_table import EVALUATION, short_run, short_setting
@@ -42,7 +42,7 @@ VECTORS = {
 FREQUENCIES = {"none": "plain mean", "training": "of training documents", "own": "of the own documents"}
 
 
-class FrequencyEmbedder(CDEEmbedder):
+class FrequencyEmbedder(ContextualModelEmbedder):
     """
     A contextual model that takes from a context its token frequencies alone.
 
@@ -68,8 +68,7 @@ class FrequencyEmbedder(CDEEmbedder):
             frequencies = count_token_frequencies(
                 features["input_ids"], features["attention_mask"], module.model.config.vocab_size
             )
-            block = replace(module.context.block, token_frequencies=frequencies)
-            module.context = replace(module.context, block=block)
+            module.context = replace(module.context, token_frequencies=frequencies)
 
 
 def run(setting: Setting) -> list[Row]:

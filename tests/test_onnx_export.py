@@ -11,7 +11,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEConfig, CDEModel, export_onnx, save_checkpoint
+from cde_hf import CDEConfig, CDEModel, Context, export_onnx, get_context, save_checkpoint, set_context
 from cde_hf.cli import main
 
 
@@ -45,7 +45,7 @@ def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_
     np.testing.assert_allclose(exported.encode_query(TEXTS), model.encode_query(TEXTS), atol=1e-4)
     first = exported.encode(TEXTS)
     model[0].set_context(CORPUS[1:])
-    exported[0].set_context(model[0].context)
+    set_context(exported, get_context(model))
     np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
     second = exported.encode(TEXTS)
     assert np.abs(first - second).max() > 1e-2
@@ -56,11 +56,13 @@ def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_
     monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
     again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
     np.testing.assert_allclose(again.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
-    with pytest.raises(ValueError, match=r"reads the context from .*, got \['context_keys'\]"):
-        exported[0].set_context({"context_keys": np.zeros(3, dtype=np.float32)})
+    with pytest.raises(ValueError, match=r"reads the context from .*, got \['token_frequencies'\]"):
+        set_context(exported, Context(torch.zeros(3, 32), torch.zeros(100)))
+    with pytest.raises(TypeError, match="cannot encode a context, got a `list`"):
+        set_context(exported, CORPUS)
     exported.tokenizer.padding_side = "left"
     np.testing.assert_array_equal(exported.encode(TEXTS), second)
-    exported[0].context = {}
+    exported[0].context = None
     with pytest.raises(ValueError, match="an input of this ONNX graph, but none is set"):
         exported.encode(TEXTS)
 
@@ -135,7 +137,7 @@ def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch
     model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
     with pytest.raises(TypeError, match=r"Load it with `SentenceTransformer\('.*model', trust_remote_code=True\)`"):
         export_onnx(tmp_path / "model", tmp_path / "onnx")
-    with pytest.raises(ValueError, match=r"no context to export. Call `model\[0\].set_context"):
+    with pytest.raises(ValueError, match=r"no context to export. Call `set_context\(model, corpus\)"):
         export_onnx(model, tmp_path / "onnx")
     model[0].set_context(CORPUS)
     with pytest.raises(FileExistsError, match="exists. Remove it or choose another folder"):

@@ -39,6 +39,7 @@ from cde_hf import (
 from cde_hf.cli import main
 from cde_hf.hub import save_biencoder
 from cde_hf.model_card import CardFacts, make_model_card
+from cde_hf.retrieval import Row
 
 
 TOKEN = "hf_" + "abcdefghij" * 3
@@ -62,11 +63,14 @@ def checkpoint(tmp_path_factory):
     return folder / "special"
 
 
+def make_evaluation(*rows):
+    scores = {metric: {"q1": 0.5, "q2": 0.25} for metric in ("ndcg@10", "mrr@10", "recall@100")}
+    return Evaluation({"animals": dict.fromkeys(rows, scores)}, {"animals": "fruits"}, context_size=4, seed=7)
+
+
 @pytest.fixture
 def evaluation():
-    scores = {metric: {"q1": 0.5, "q2": 0.25} for metric in ("ndcg@10", "mrr@10", "recall@100")}
-    systems = {"BM25": scores, "mine, own context": scores, "mine, no context": scores}
-    return Evaluation({"animals": systems}, {"animals": "fruits"}, context_size=4, seed=7)
+    return make_evaluation(Row("BM25"), Row("mine", "own"), Row("mine", "none"))
 
 
 def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
@@ -83,10 +87,10 @@ def test_the_card_has_metadata_scores_usage_and_limits(checkpoint, evaluation):
     assert (card.data.license, card.data.library_name) == ("apache-2.0", "sentence-transformers")
     results = {result.metric_type: result for result in card.data.eval_results}
     assert results["ndcg@10"].metric_value == 37.5 and results["ndcg@10"].dataset_name == "animals"
-    assert "own context" in results["ndcg@10"].metric_name
+    assert results["ndcg@10"].metric_name == "ndcg@10, mine, own context"
     for text in (
         'SentenceTransformer("me/mine", trust_remote_code=True)',
-        "CorpusContext.null()",
+        "Context()",
         "| batch size | 256 |",
         "| BM25 | 37.5 | 37.5 |",
         "## Limits",
@@ -160,6 +164,40 @@ def test_the_card_shows_no_local_path(path, checkpoint):
 def test_an_unknown_system_is_refused(checkpoint, evaluation):
     with pytest.raises(ValueError, match="no system `other` in the evaluation. Use one of BM25"):
         make_model_card(checkpoint, "me/mine", CardFacts(evaluation=evaluation, system="other"))
+    with pytest.raises(ValueError, match="no system `mine` in the evaluation. Use one of BM25"):
+        make_model_card(checkpoint, "me/mine", CardFacts(evaluation=make_evaluation(Row("BM25"))))
+
+
+# The rows of `make train`; then a contextual and a plain model as `cde-hf evaluate` shows them, with another one.
+MAKE_TRAIN = [
+    Row("BM25"),
+    Row("minilm"),
+    *(Row("minilm contextualized", context) for context in ("foreign", "own")),
+    *(Row("ours", context) for context in ("none", "foreign", "own")),
+]
+CONTEXTUAL = [Row("BM25"), Row("mine", "none"), Row("mine", "own"), Row("other", "own")]
+PLAIN = [Row("BM25"), Row("minilm"), Row("minilm whitened", "own"), Row("minilm frequency-pooled", "own")]
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "system", "expected"),
+    [
+        ("context", MAKE_TRAIN, None, "ours, own context"),
+        ("context", MAKE_TRAIN, "minilm contextualized", "minilm contextualized, own context"),
+        ("context", MAKE_TRAIN, "minilm", "minilm"),
+        ("context", MAKE_TRAIN, "BM25", "BM25"),
+        ("context", MAKE_TRAIN[:2], None, "minilm"),
+        ("context", CONTEXTUAL, None, "mine, own context"),
+        ("context", [Row("BM25"), Row("mine", "foreign"), Row("mine", "none")], None, "mine, foreign context"),
+        ("context", [Row("BM25"), Row("x, own context"), Row("y", "own")], None, "y, own context"),
+        ("biencoder", PLAIN, None, "minilm"),
+        ("frequency", PLAIN, None, "minilm frequency-pooled, own context"),
+    ],
+)
+def test_the_metadata_has_the_scores_of_the_model_itself(layouts, layout, rows, system, expected):
+    facts = CardFacts(evaluation=make_evaluation(*rows), system=system)
+    card = ModelCard(make_model_card(layouts[layout], "me/mine", facts))
+    assert card.data.eval_results[0].metric_name == f"ndcg@10, {expected}"
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ from sentence_transformers import SentenceTransformer
 
 from cde_hf.retrieval import (
     BM25,
-    CDEEmbedder,
+    ContextualModelEmbedder,
     Embedder,
     Evaluation,
-    FrequencyPoolingEmbedder,
     Ranker,
     RememberingEmbedder,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
+    contextualize,
     evaluate,
 )
 
@@ -76,9 +76,11 @@ def evaluate_model(workspace: Workspace, folder: str | Path, config: EvaluationC
 def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
     """A model as what can be evaluated; the kinds are those of [`score_model`]."""
     if kind in CONTEXTUAL_KINDS:
-        return CDEEmbedder(load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model")
+        return ContextualModelEmbedder(
+            load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model"
+        )
     if kind == "frequency-pooled":
-        return FrequencyPoolingEmbedder(load_sentence_transformer(folder, max_length), "model")
+        return ContextualModelEmbedder(contextualize(load_sentence_transformer(folder, max_length), None), "model")
     if kind not in BIENCODER_KINDS:
         raise ValueError(
             f"A model cannot be scored as `{kind}`. Use one of {', '.join([*BIENCODER_KINDS, *CONTEXTUAL_KINDS])}."
@@ -125,7 +127,7 @@ def evaluate_bm25(workspace: Workspace, config: EvaluationConfig) -> Evaluation:
 def evaluate_once(
     workspace: Workspace, make_system: Callable[[], Embedder | Ranker], config: EvaluationConfig, name: str
 ) -> Evaluation:
-    """Every score of a system, which is called `model`, in one context, kept under a name for what it is."""
+    """Every score of a system in one context, kept under a name for what it is."""
     path = _scores_path(workspace, config, name)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -134,10 +136,10 @@ def evaluate_once(
 
 
 def context_means(evaluation: Evaluation) -> Scores:
-    """NDCG@10 of a system called `model`, in percent, in the form of [`score_model`]."""
+    """NDCG@10 of a system, in percent, in the form of [`score_model`]."""
     return {
-        _context_of(system): {name: 100 * evaluation.mean(system, retrieval_set=name) for name in evaluation.sets}
-        for system in evaluation.systems
+        row.context or "none": {name: 100 * evaluation.mean(row, retrieval_set=name) for name in evaluation.sets}
+        for row in evaluation.rows
     }
 
 
@@ -180,9 +182,3 @@ def _other_contexts(workspace: Workspace, config: EvaluationConfig) -> dict[str,
 def training_documents(workspace: Workspace, config: EvaluationConfig) -> list[str]:
     """Documents of training pairs, from which the context `training` is drawn."""
     return workspace.load_pairs(config.training_domains, 1000)[0]["document"][:]
-
-
-def _context_of(system: str) -> str:
-    """The context in a row's name, such as `model, own context`."""
-    context = system.partition(", ")[2].removesuffix(" context")
-    return "none" if context in ("", "no") else context

@@ -1,39 +1,11 @@
-"""cde-hf: contextual document embeddings for Hugging Face, text embeddings that know the corpus they are used on."""
+"""
+cde-hf: contextual document embeddings for Hugging Face, text embeddings that know the corpus they are used on.
+
+The public names are in `__init__.pyi`, for type checkers too.
+"""
 
 from .lazy import lazy_names
 
 
 __version__ = "0.1.0.dev0"
-
-_PUBLIC_NAMES = {
-    "batching": [
-        "BatchPlan",
-        "ClusteredBatchSampler",
-        "FalseNegativeFilter",
-        "SentenceTransformerSurrogate",
-        "TfidfSurrogate",
-        "prepare_batch_plan",
-        "sentence_transformers_batch_sampler",
-    ],
-    "data": ["Prompts", "RetrievalSet", "docstring_split", "load_corpus", "load_pairs", "load_retrieval_set"],
-    "hub": ["model_path", "save_checkpoint", "save_with_context"],
-    "modeling": ["CDEConfig", "CDEModel", "CorpusContext", "sample_documents"],
-    "onnx_export": ["export_onnx"],
-    "publishing": ["push_to_hub"],
-    "retrieval": [
-        "BM25",
-        "CDEEmbedder",
-        "ContextualIndex",
-        "Evaluation",
-        "FrequencyPoolingEmbedder",
-        "QdrantIndex",
-        "SentenceTransformerEmbedder",
-        "context_report",
-        "contextualize",
-        "encode_corpus",
-        "evaluate",
-        "make_model_meta",
-    ],
-    "trainer": ["ContextualContrastiveTrainer", "ContextualTrainingArguments", "filtered_info_nce", "run_training"],
-}
-__getattr__, __dir__, __all__ = lazy_names(__name__, _PUBLIC_NAMES)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -68,6 +68,9 @@ def evaluate(args: argparse.Namespace) -> None:
     from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
+    paths = [Path(context) for context in args.context if context not in CONTEXTS]
+    if len({path.name for path in paths}) < len(paths):
+        raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
     systems = [BM25()]
     for name in [args.model, *args.compare]:
         systems += _systems(name, args)
@@ -75,11 +78,11 @@ def evaluate(args: argparse.Namespace) -> None:
         systems,
         retrieval_sets,
         contexts=[context for context in args.context if context in CONTEXTS],
-        other_contexts={Path(path).name: load_documents(path) for path in args.context if path not in CONTEXTS},
+        other_contexts={path.name: load_documents(path) for path in paths},
         context_size=args.context_size,
         seed=args.seed,
     )
-    baseline = evaluation.systems[1]  # the first row of the model in question
+    baseline = next(row for row in evaluation.rows if row.system == Path(args.model).name)
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baseline))
     say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
@@ -111,17 +114,18 @@ def train(args: argparse.Namespace) -> None:
 
 def _systems(name: str, args: argparse.Namespace) -> list:
     """The rows of a model: a CDE model; or a plain model unchanged, whitened, and with context-frequency pooling."""
-    from . import CDEEmbedder, FrequencyPoolingEmbedder, SentenceTransformerEmbedder
-    from .retrieval import RememberingEmbedder, WhitenedEmbedder, is_contextual
+    from . import ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder, find_contextual_module
 
     model = load_model(name, args)
     title = Path(name).name
-    if is_contextual(model):
-        return [CDEEmbedder(model, title, batch_size=args.batch_size)]
+    if find_contextual_module(model) is not None:
+        return [ContextualModelEmbedder(model, title, batch_size=args.batch_size)]
     plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
     try:
-        systems.append(FrequencyPoolingEmbedder(model, f"{title} frequency-pooled", batch_size=args.batch_size))
+        pooled = contextualize(model, None)
+        systems.append(ContextualModelEmbedder(pooled, f"{title} frequency-pooled", batch_size=args.batch_size))
     except ValueError as error:
         say(f"{title} without context-frequency pooling: {error}")
     return systems
@@ -302,7 +306,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
-    args, args.rest = parser.parse_known_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
+    args.rest = rest
     if args.rest and args.run is not train:
         parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.verbose:

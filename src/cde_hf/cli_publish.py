@@ -11,11 +11,11 @@ from .cli_common import add_trust_argument, load_model, say
 def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from . import export_onnx as export
-    from .data import load_documents
+    from . import set_context
 
     model = load_model(args.model, args)
     if args.context is not None:
-        model[0].set_context(load_documents(args.context), seed=args.seed)
+        set_context(model, args.context, seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 

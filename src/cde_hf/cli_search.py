@@ -70,11 +70,10 @@ def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
 
 
 def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path) -> "EncodedCorpus":
-    from . import encode_corpus, load_corpus
+    from . import encode_corpus
 
-    documents = load_corpus(args.corpus)
     sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
-    return encode_corpus(model, documents, folder, seed=args.seed, **sizes)
+    return encode_corpus(model, args.corpus, folder, seed=args.seed, **sizes)
 
 
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":

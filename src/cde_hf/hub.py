@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import NO_PROMPTS, Prompts
-from .modeling import CDEModel, CorpusContext
+from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
 
@@ -36,7 +36,7 @@ def save_checkpoint(
     *,
     prompts: Prompts | None = None,
     max_length: int = 512,
-    context: CorpusContext | None = None,
+    context: Context | None = None,
 ) -> None:
     """
     Saves a model that `AutoModel` and `SentenceTransformer` can load without this package.
@@ -54,7 +54,7 @@ def save_checkpoint(
             Prompts that the model was trained with. By default it has none.
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens per text in sentence-transformers. Capped at the encoder's number of positions.
-        context (`CorpusContext`, *optional*):
+        context (`Context`, *optional*):
             Context to save in the checkpoint. Plain `encode` is then contextual.
     """
     from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
@@ -103,13 +103,13 @@ def save_biencoder(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
+    saved_prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
     with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
         model.save_pretrained(encoder_folder)
         tokenizer.save_pretrained(encoder_folder)
         transformer = Transformer(encoder_folder, max_seq_length=max_length)
         pooling = Pooling(model.config.hidden_size, pooling_mode="mean")
-        SentenceTransformer(modules=[transformer, pooling], prompts=prompts, device="cpu").save(
+        SentenceTransformer(modules=[transformer, pooling], prompts=saved_prompts, device="cpu").save(
             str(new_folder), create_model_card=False
         )
 
@@ -120,16 +120,16 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
 
     Args:
         model (`SentenceTransformer`):
-            A contextual model after `model[0].set_context(documents)`.
+            A CDE checkpoint after `set_context(model, corpus)`.
         folder (`str` or `Path`):
             Folder to write.
         with_first_stage (`bool`, *optional*, defaults to `True`):
             Whether to include the first stage, which encodes other contexts later. Without it, the checkpoint is
             about half as large.
     """
-    module = model[0]
+    module: Any = model[0]
     if getattr(module, "context", None) is None:
-        raise ValueError("The model has no context to save. Call `model[0].set_context(documents)` first.")
+        raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
     whole_model = module.model
     with _updating(Path(folder)) as new_folder:
         if not with_first_stage:
@@ -143,7 +143,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
 
 def _add_code(module: nn.Module, folder: Path) -> None:
     """Copies the code of a `CDETransformer` next to the weights. The class may come from a checkpoint."""
-    code = sys.modules[type(module).__module__]
+    code: Any = sys.modules[type(module).__module__]
     for path in (code.__file__, *get_relative_import_files(code.__file__)):
         shutil.copy(path, folder / Path(path).name)
     code.write_modules_file(folder)

@@ -1,6 +1,11 @@
-"""Imports the names of a package on first use, because importing torch alone takes seconds."""
+"""
+Imports the names of a package on first use, because importing torch alone takes seconds.
 
-from collections.abc import Callable, Mapping, Sequence
+The names are in the package's `__init__.pyi`, one `from .module import Name as Name` per line. Type checkers and
+editors read the same file, so there is one list.
+"""
+
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -9,28 +14,29 @@ from typing import Any
 _EXTRAS = {"accelerate": "search", "faiss": "search"}
 
 
-def lazy_names(
-    package: str, names: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """
     Returns what a package needs to import its names on first use.
 
     Args:
         package (`str`):
             Name of the package.
-        names (`Mapping[str, Sequence[str]]`):
-            The names, under the submodule that defines them.
+        file (`str`):
+            Its `__init__.py`. The names are in the `__init__.pyi` beside it.
 
     Returns:
         `tuple`: `__getattr__`, `__dir__` and `__all__` of the package.
     """
-    module_of = {name: module for module, group in names.items() for name in group}
+    # Split into words, because importing `ast` or `pathlib` would take longer than the rest of `import cde_hf`.
+    with open(f"{file}i", encoding="utf-8") as stub:
+        imports = [line.split() for line in stub if line.startswith("from .")]
+    module_of = {name: module for _, module, _, name, _, _ in imports}
 
     def import_name(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module `{package}` has no attribute `{name}`")
         try:
-            return getattr(import_module(f"{package}.{module_of[name]}"), name)
+            return getattr(import_module(module_of[name], package), name)
         except ModuleNotFoundError as error:
             if error.name not in _EXTRAS:
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from .retrieval.evaluation_result import Evaluation
+from .retrieval.evaluation_result import Evaluation, Row
 from .retrieval.metrics import METRICS
 
 
@@ -40,8 +40,9 @@ class CardFacts:
         evaluation (`Evaluation`, *optional*):
             Scores.
         system (`str`, *optional*):
-            Row of the evaluation with the scores of this model. Defaults to the first row with its own context, or if
-            there is none, to the first row that is not BM25.
+            Name of the system in the evaluation that is this model. The metadata get its scores in its own context, or
+            the scores of its first row if it has no such row. Defaults to the system with the model's name. If there
+            is none, it is the last system with its own context; for a biencoder, the last that takes no context.
     """
 
     base_model: str | None = None
@@ -81,7 +82,7 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
         pipeline_tag="sentence-similarity",
         tags=["sentence-transformers", "feature-extraction", *([] if kind == "biencoder" else [_TAG]), "cde-hf"],
         model_name=title,
-        eval_results=_eval_results(evaluation, facts.system) if evaluation is not None else None,
+        eval_results=_eval_results(evaluation, facts.system, title, kind) if evaluation is not None else None,
     )
     card = ModelCard.from_template(
         card_data,
@@ -177,22 +178,31 @@ def _num_parameters(folder: Path) -> int:
     return count
 
 
-def _eval_results(evaluation: Evaluation, system: str | None) -> list[EvalResult]:
+def _row_of_model(evaluation: Evaluation, system: str | None, title: str, kind: str) -> Row:
+    """Chooses the row with the scores of the model itself. Other rows are other systems and other contexts."""
+    names = [row.system for row in evaluation.rows]
     if system is None:
-        candidates = [name for name in evaluation.systems if name != "BM25"]
-        system = next((name for name in candidates if name.endswith("own context")), next(iter(candidates), None))
-    if system not in evaluation.systems:
-        raise ValueError(
-            f"There is no system `{system}` in the evaluation. Use one of {', '.join(evaluation.systems)}."
-        )
+        context = None if kind == "biencoder" else "own"
+        models = [row for row in evaluation.rows if row.system != "BM25"]
+        candidates = [row for row in models if row.context == context] or models
+        system = title if title in names or not candidates else candidates[-1].system
+    if system not in names:
+        known = ", ".join(dict.fromkeys(names))
+        raise ValueError(f"There is no system `{system}` in the evaluation. Use one of {known}.")
+    own = Row(system, "own")
+    return own if own in evaluation.rows else evaluation.rows[names.index(system)]
+
+
+def _eval_results(evaluation: Evaluation, system: str | None, title: str, kind: str) -> list[EvalResult]:
+    row = _row_of_model(evaluation, system, title, kind)
     return [
         EvalResult(
             task_type="information-retrieval",
             dataset_type=name,
             dataset_name=name,
             metric_type=metric,
-            metric_name=f"{metric}, {system}",
-            metric_value=round(100 * evaluation.mean(system, retrieval_set=name, metric=metric), 2),
+            metric_name=f"{metric}, {row}",
+            metric_value=round(100 * evaluation.mean(row, retrieval_set=name, metric=metric), 2),
         )
         for name in evaluation.sets
         for metric in METRICS

@@ -15,13 +15,14 @@ import os
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .modeling.corpus_context import ContextBlock
+from .modeling import Context
+from .modeling.second_stage import SecondStage
 
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def export_onnx(
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint after `model[0].set_context(documents)`, or saved with its context.
+            A CDE checkpoint after `set_context(model, corpus)`, or saved with its context.
         folder (`str` or `os.PathLike`):
             Folder to create. It must not exist.
         context_as_input (`bool`, *optional*, defaults to `False`):
@@ -54,22 +55,19 @@ def export_onnx(
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
-    from .modeling import sentence_transformers_onnx as onnx_module  # sentence-transformers takes seconds to import
+    # Here, because sentence-transformers takes seconds to import.
+    from .modeling import sentence_transformers_onnx as onnx_module
+    from .retrieval import find_cde_model
 
     _require_packages()
-    if isinstance(model, str | os.PathLike):
+    if find_cde_model(model) is None:
         raise TypeError(
-            f"`model` must be a loaded model, got the path `{model}`. Load it with "
-            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
-        )
-    module = model[0]
-    if type(module).__name__ != "CDETransformer":
-        raise TypeError(
-            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(module).__name__}`. For "
+            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(model[0]).__name__}`. For "
             "other models use sentence-transformers' own ONNX backend."
         )
+    module: Any = model[0]
     if module.context is None:
-        raise ValueError("The model has no context to export. Call `model[0].set_context(documents)` first.")
+        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
     arrays = onnx_module.context_inputs(module.context)
     config = module.model.config
     if not config.counts_tokens:
@@ -90,7 +88,7 @@ def export_onnx(
             module.tokenizer,
             max_seq_length=module.max_seq_length,
             embedding_dimension=config.embedding_size,
-            context=arrays if context_as_input else None,
+            context=module.context if context_as_input else None,
         )
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
@@ -107,7 +105,7 @@ def export_onnx(
 class _TensorsIn(nn.Module):
     """The second stage with tensors as inputs, in the order `input_ids`, `attention_mask`, context."""
 
-    def __init__(self, stage: nn.Module, context: dict[str, Tensor], *, context_as_input: bool):
+    def __init__(self, stage: SecondStage, context: dict[str, Tensor], *, context_as_input: bool):
         super().__init__()
         self.stage = stage
         self.names = list(context)
@@ -121,32 +119,32 @@ class _TensorsIn(nn.Module):
             context = tuple(getattr(self, name) for name in self.names)
         given = dict(zip(self.names, context, strict=True))
         frequencies = given.get("token_frequencies")
-        if "context_keys" not in given:
-            vectors = given.get("dataset_embeddings")
-            return self.stage(input_ids, attention_mask, vectors, token_frequencies=frequencies)
-        keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
-        return self.stage(input_ids, attention_mask, context_block=ContextBlock(keys_values, frequencies))
+        keys_values = None
+        if "context_keys" in given:
+            keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
+        context = Context(given.get("dataset_embeddings"), frequencies, keys_values)
+        return self.stage(input_ids, attention_mask, context=context)
 
 
-def _plain_copy(stage: nn.Module) -> nn.Module:
+def _plain_copy(stage: SecondStage) -> SecondStage:
     """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
     stage = copy.deepcopy(stage).float().cpu().eval()
     stage.backbone.set_attn_implementation("eager")
     return stage
 
 
-def _export(stage: nn.Module, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
+def _export(stage: SecondStage, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
     wrapper = _TensorsIn(stage, context, context_as_input=context_as_input).eval()
     input_ids = torch.arange(3, 3 + 3 * 11).view(3, 11) % stage.config.vocab_size
     attention_mask = (torch.arange(11) < torch.tensor([[11], [5], [8]])).long()
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     inputs = tuple(context.values()) if context_as_input else ()
-    shapes = {"input_ids": free, "attention_mask": free}
+    shapes: dict[str, Any] = {"input_ids": free, "attention_mask": free}
     if inputs:
         shapes["context"] = (None,) * len(inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about its own dependencies
-        program = torch.onnx.export(
+        program: Any = torch.onnx.export(
             wrapper,
             (input_ids, attention_mask, *inputs),
             input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],

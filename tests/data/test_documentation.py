@@ -16,7 +16,8 @@ def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
     names = {}
     for block in blocks:
         exec(block, names)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     assert names["prompts"].apply(names["pairs"][:1])["query"][0].startswith("search_query: ")
     assert [retrieval_set.name for retrieval_set in names["retrieval_sets"]] == ["pydantic"]
     assert names["animals"].name == "animals"
+    assert names["documents"] == list(names["animals"].corpus.values())

@@ -4,6 +4,7 @@ from huggingface_hub import ModelCard
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import Evaluation
+from cde_hf.retrieval import Row
 from experiments.best import OURS, build_model, make_card
 from experiments.runner.scoring import LEXICAL_SIZE
 
@@ -18,7 +19,7 @@ def test_the_model_is_saved_as_it_is_used(workspace, config):
 
 
 def test_the_card_has_the_scores_and_the_domains(workspace, config):
-    scores = {"pets": {OURS: {metric: {"q": 0.5} for metric in ("ndcg@10", "mrr@10", "recall@100")}}}
+    scores = {"pets": {Row(OURS): {metric: {"q": 0.5} for metric in ("ndcg@10", "mrr@10", "recall@100")}}}
     card = ModelCard(make_card(build_model(workspace, config), config, Evaluation(scores, {}, 4, 0)))
     assert card.data.base_model == "sentence-transformers/all-MiniLM-L6-v2"
     assert card.data.eval_results[0].metric_value == 50.0

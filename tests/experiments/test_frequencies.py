@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cde_hf import CDEEmbedder
+from cde_hf import ContextualModelEmbedder, get_context
 from experiments.frequencies import FrequencyEmbedder
 from experiments.runner.scoring import FREQUENCY_FIELDS, load_sentence_transformer
 from experiments.runner.training import save_start
@@ -24,21 +24,21 @@ def embed(embedder, documents):
 
 
 def test_vectors_and_frequencies_of_the_same_documents_are_their_context(model):
-    expected = embed(CDEEmbedder(model, "whole"), OWN)
+    expected = embed(ContextualModelEmbedder(model, "whole"), OWN)
     np.testing.assert_allclose(
         embed(FrequencyEmbedder(model, "parts", vector_documents=OWN), OWN), expected, atol=1e-6
     )
 
 
 def test_vectors_stay_when_the_frequencies_change(model):
-    context = CDEEmbedder(model, "whole")
+    context = ContextualModelEmbedder(model, "whole")
     embedder = FrequencyEmbedder(model, "parts", vector_documents=OTHERS)
     context.set_context(OWN)
-    frequencies = model[0].context.block.token_frequencies
+    frequencies = get_context(context.model).token_frequencies
     context.set_context(OTHERS)
-    keys = model[0].context.block.keys_values[0][0]
+    keys = get_context(context.model).keys_values[0][0]
     embedder.set_context(OWN)
-    block = model[0].context.block
+    block = get_context(embedder.model)
     assert block.token_frequencies.equal(frequencies) and block.keys_values[0][0].equal(keys)
     assert not np.allclose(embed(embedder, OWN), embed(context, OTHERS), atol=1e-4)
 
@@ -47,5 +47,5 @@ def test_without_vectors_the_frequencies_count(model):
     embedder = FrequencyEmbedder(model, "parts")
     own, others, none = (embed(embedder, documents) for documents in (OWN, OTHERS, None))
     assert not np.allclose(own, others, atol=1e-4)
-    np.testing.assert_allclose(none, embed(CDEEmbedder(model, "whole"), None), atol=1e-6)
+    np.testing.assert_allclose(none, embed(ContextualModelEmbedder(model, "whole"), None), atol=1e-6)
     assert not np.allclose(own, none, atol=1e-4)

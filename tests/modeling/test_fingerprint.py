@@ -1,10 +1,10 @@
-"""The short names of weights, which every encoded text has checked."""
+"""The short hashes of weights and tokenizers, which tie a context to what reads it."""
 
-import pytest
 import torch
+from transformers import AutoTokenizer
 
-from cde_hf.modeling import fingerprint as fingerprint_module
-from cde_hf.modeling.fingerprint import fingerprint, is_named
+from cde_hf.modeling import context as context_module
+from cde_hf.modeling.context import Context, fingerprint, tokenizer_fingerprint
 
 
 @torch.no_grad()
@@ -35,14 +35,39 @@ def test_a_cast_keeps_the_name_also_if_it_is_partial(make_model):
     assert fingerprint(stage) == name
 
 
-def test_nothing_is_read_where_there_is_no_name(make_model, texts, monkeypatch):
-    # A training step makes its blocks anew, and reading weights would stall an accelerator for every mini-batch.
+@torch.no_grad()
+def test_a_changed_row_of_a_large_matrix_changes_the_name():
+    model = torch.nn.Sequential(torch.nn.Embedding(5000, 64))
+    name = fingerprint(model)
+    model[0].weight[4321, 7] += 1  # far from any probed value
+    assert fingerprint(model) != name
+
+
+def test_the_first_stage_is_not_part_of_the_name(make_model):
+    model = make_model()
+    name = fingerprint(model)
+    torch.nn.init.normal_(model.first_stage_model.output_projection[0].weight)
+    assert fingerprint(model) == name
+    torch.nn.init.normal_(model.second_stage_model.output_projection[0].weight)
+    assert fingerprint(model) != name
+
+
+def test_nothing_is_read_where_there_is_no_name(make_model, texts, context_documents, monkeypatch):
+    # A training step makes its context anew, and reading weights would stall an accelerator for every mini-batch.
     def fail(module):
         raise RuntimeError("The weights were read.")
 
-    monkeypatch.setattr(fingerprint_module, "_probe", fail)
-    stage = make_model(context_attention="prefix").second_stage_model
-    stage(*texts, context_block=stage.encode_block())
-    assert is_named(stage, None)
-    with pytest.raises(RuntimeError, match="The weights were read"):
-        is_named(stage, "0123456789abcdef")
+    monkeypatch.setattr(context_module, "_probe", fail)
+    model = make_model(context_attention="prefix").train()
+    context = model(dataset_embeddings=torch.randn(6, 32)).context
+    model(*texts, context=context)
+    model(*texts, context=Context())
+
+
+def test_the_name_of_a_tokenizer_is_its_vocabulary_and_not_its_state(minilm):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    name = tokenizer_fingerprint(tokenizer)
+    tokenizer(["a", "b c d e f"], padding=True, truncation=True, max_length=4)
+    assert tokenizer_fingerprint(tokenizer) == name
+    tokenizer.add_tokens(["neologism"])
+    assert tokenizer_fingerprint(tokenizer) != name

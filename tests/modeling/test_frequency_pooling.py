@@ -175,9 +175,9 @@ def test_a_lexical_part_of_no_width_or_weight_is_refused():
 
 
 def test_a_cast_to_bfloat16_keeps_the_counts(model):
-    counts = model[1].document_counts.clone()
-    assert counts.max() == 4
-    assert torch.equal(model[1].to(torch.bfloat16).document_counts, counts)
+    frequencies = model[1].context.token_frequencies.clone()
+    assert frequencies.max() == 1
+    assert torch.equal(model[1].to(torch.bfloat16).context.token_frequencies, frequencies)
 
 
 def test_the_draw_depends_on_its_seed_alone(model):
@@ -185,25 +185,26 @@ def test_the_draw_depends_on_its_seed_alone(model):
     hashes = []
     for seed in (0, 0, 1):
         model[1].set_context(documents, size=8, seed=seed)
-        hashes.append(model[1].documents_hash)
+        hashes.append(model[1].context.hash)
     assert hashes[0] == hashes[1] != hashes[2]
-    assert model[1].num_documents == 8
+    assert model[1].context.num_documents == 8
 
 
 def test_fewer_documents_than_asked_for_are_all_used(model):
     model[1].set_context(CORPUS, size=1000)
-    assert model[1].num_documents == 4
+    assert model[1].context.num_documents == 4
 
 
 def test_more_documents_than_are_read_at_once_are_all_counted(model):
     model[1].set_context(["The cat sleeps."] * 200 + ["The dog barks."] * 100, size=300)
-    counts = {word: model[1].document_counts[model.tokenizer.convert_tokens_to_ids(word)] for word in ("the", "dog")}
-    assert counts == {"the": 300, "dog": 100}
+    frequencies = model[1].context.token_frequencies
+    the, dog = (frequencies[model.tokenizer.convert_tokens_to_ids(word)].item() for word in ("the", "dog"))
+    assert (the, dog) == (1, pytest.approx(1 / 3))
 
 
 def test_documents_without_text_are_left_out(model):
     model[1].set_context([*CORPUS, "", " \n"])
-    assert model[1].num_documents == 4
+    assert model[1].context.num_documents == 4
 
 
 def test_a_text_of_100000_words_is_cut_like_any_other(model):
@@ -251,15 +252,15 @@ def test_a_torn_checkpoint_is_refused(model, tmp_path):
     folder = tmp_path / "1_FrequencyPooling"
     folder.mkdir()
     model[1].save(str(folder))
-    (folder / "document_counts.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match="has a context of 4 documents, but no file"):
+    (folder / "context.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match="was saved with a context, but has no file"):
         FrequencyPooling.load(str(tmp_path), subfolder=folder.name)
 
 
-def test_a_saved_model_carries_five_small_files_of_code(model, tmp_path):
+def test_a_saved_model_carries_three_files_of_code(model, tmp_path):
     # Whoever trusts remote code reads it, so nothing of the attention to a context comes along.
     model.save(str(tmp_path / "model"))
     names = {path.stem for path in (tmp_path / "model").rglob("*.py")}
-    assert names == {"frequency_pooling", "pooling", "lexical", "corpus_context", "fingerprint"}
+    assert names == {"frequency_pooling", "pooling", "context"}
     shipped = get_relative_import_files(frequency_pooling.__file__)
     assert {Path(path).stem for path in shipped} == names - {"frequency_pooling"}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from cde_hf import CDEModel
-from cde_hf.modeling.lexical import draw_signs, lexical_sketch
+from cde_hf.modeling.pooling import draw_signs, lexical_sketch
 
 
 SCALE, WIDTH = 0.2, 4096

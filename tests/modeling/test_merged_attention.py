@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from cde_hf import CDEConfig, CDEModel
 from cde_hf.modeling import context_attention
-from cde_hf.modeling.merged_attention import is_merging_faster, merged_attention
+from cde_hf.modeling.context_attention import is_merging_faster, merged_attention
 
 
 def attention_over_copies(query, key, value, context_key, context_value, attention_mask, scaling):

@@ -1,9 +1,12 @@
 """The model as a whole, in joint and prefix attention, around every family of backbones."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from cde_hf import CDEConfig, CDEModel
+from cde_hf import CDEConfig, CDEModel, Context
+from cde_hf.modeling.context import fingerprint
 
 
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
@@ -109,7 +112,7 @@ def test_a_text_without_tokens_gives_no_nan(model):
 
 def test_encode_texts_equals_forward(model, texts, context_documents):
     context = model.encode_context(*context_documents, mini_batch_size=4)
-    assert (context.block is not None) == (model.config.context_attention == "prefix")
+    assert (context.keys_values is not None) == (model.config.context_attention == "prefix")
     documents, mask = context_documents
     expected = model(*texts, context_input_ids=documents, context_attention_mask=mask).embeddings
     torch.testing.assert_close(model.encode_texts(*texts, context=context), expected, atol=1e-5, rtol=0)
@@ -180,15 +183,12 @@ def test_forward_goes_as_far_as_its_inputs_allow(make_model, mode, texts, contex
     model = make_model(context_attention=mode)
     documents_alone = model(context_input_ids=context_documents[0], context_attention_mask=context_documents[1])
     assert documents_alone.context_embeddings is not None
-    assert documents_alone.embeddings is None and documents_alone.context_block is None
+    assert documents_alone.embeddings is None and documents_alone.context.keys_values is None
     vectors_alone = model(dataset_embeddings=documents_alone.context_embeddings)
     assert vectors_alone.embeddings is None
-    assert (vectors_alone.context_block is not None) == (mode == "prefix")
+    assert (vectors_alone.context.keys_values is not None) == (mode == "prefix")
     expected = model(*texts, *context_documents).embeddings
-    if mode == "prefix":
-        embeddings = model(*texts, context_block=vectors_alone.context_block).embeddings
-    else:
-        embeddings = model(*texts, dataset_embeddings=documents_alone.context_embeddings).embeddings
+    embeddings = model(*texts, context=vectors_alone.context).embeddings
     torch.testing.assert_close(embeddings, expected, atol=1e-6, rtol=0)
 
 
@@ -199,12 +199,20 @@ def test_forward_goes_as_far_as_its_inputs_allow(make_model, mode, texts, contex
         (torch.zeros(6, 31), r"must have the shape \(num_documents, 32\).*got \(6, 31\)"),
         (torch.zeros(3, 6, 32), r"or \(4, num_documents, 32\) for a context per text, got \(3, 6, 32\)"),
         (torch.zeros(32), r"got \(32,\)"),
-        (torch.full((6, 32), torch.nan), "NaN or infinite"),
     ],
 )
 def test_a_context_that_does_not_fit_is_refused(make_model, texts, context, message):
     with pytest.raises(ValueError, match=message):
         make_model(context_attention="joint").second_stage_model(*texts, dataset_embeddings=context)
+
+
+def test_a_context_of_nan_is_refused(make_model, mode, texts):
+    model = make_model(context_attention=mode)
+    vectors = torch.full((6, 32), torch.nan)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        model(*texts, dataset_embeddings=vectors)
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        model.encode_texts(*texts, context=Context(vectors, fingerprint=fingerprint(model.second_stage_model)))
 
 
 def test_too_many_documents_are_refused_in_prefix_attention(make_model, context_documents):
@@ -227,16 +235,41 @@ def test_a_context_of_another_model_is_refused(make_model, mode, texts, context_
         make_model(context_attention=mode).encode_texts(*texts, context=context)
 
 
+def test_a_context_is_checked_again_after_training_and_loading_weights(make_model, mode, texts, context_documents):
+    model = make_model(context_attention=mode)
+    weights = {name: value + 0.1 for name, value in model.state_dict().items()}
+    context = model.encode_context(*context_documents)
+    model.encode_texts(*texts, context=context)
+    model.train()(*texts, *context_documents).embeddings.sum().backward()
+    torch.optim.AdamW(model.parameters(), lr=0.1, fused=True).step()  # the default of the Trainer
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.eval().encode_texts(*texts, context=context)
+    context = model.encode_context(*context_documents)
+    model.encode_texts(*texts, context=context)
+    model.load_state_dict(weights)
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.encode_texts(*texts, context=context)
+
+
+def test_a_context_is_checked_once_and_not_for_every_batch(make_model, mode, texts, context_documents, monkeypatch):
+    model = make_model(context_attention=mode)
+    context = model.encode_context(*context_documents)
+    model.encode_texts(*texts, context=context)
+
+    def fail(module):
+        raise RuntimeError("The weights were read.")
+
+    monkeypatch.setattr("cde_hf.modeling.modeling_cde.fingerprint", fail)
+    model.encode_texts(*texts, context=context)
+    with pytest.raises(RuntimeError, match="The weights were read"):
+        model.encode_texts(*texts, context=replace(context))
+
+
 def test_two_contexts_at_once_are_refused(make_model, texts, context_documents):
     with pytest.raises(ValueError, match="not several"):
         make_model()(*texts, *context_documents, dataset_embeddings=torch.zeros(6, 32))
-
-
-def test_frequencies_without_their_vectors_are_refused(make_model, texts):
-    model = make_model(context_attention="prefix", pooling="context_frequency")
-    block = model.second_stage_model.encode_block()
-    with pytest.raises(ValueError, match="`token_frequencies` belong to `dataset_embeddings`"):
-        model(*texts, context_block=block, token_frequencies=torch.zeros(100))
+    with pytest.raises(ValueError, match="not both"):
+        make_model().second_stage_model(*texts, dataset_embeddings=torch.zeros(6, 32), context=Context())
 
 
 def test_a_tuple_is_returned_if_the_configuration_says_so(make_model, texts):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cde_hf import CDEConfig, CDEModel
-from cde_hf.modeling.corpus_context import count_token_frequencies
+from cde_hf.modeling.context import count_token_frequencies
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
 from cde_hf.modeling.pooling import pooling_weights
 

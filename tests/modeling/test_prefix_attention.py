@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cde_hf import CorpusContext
+from cde_hf import Context
 
 
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
@@ -96,8 +96,8 @@ def test_gradients_equal_those_of_the_masked_joint_run(prefix_model, texts, cont
 
 def test_a_block_is_the_same_as_its_context_vectors(prefix_model, texts):
     context = torch.randn(5, 32)
-    block = prefix_model.second_stage_model.encode_block(context)
-    from_block = prefix_model.second_stage_model(*texts, context_block=block)
+    block = Context(keys_values=prefix_model.second_stage_model.encode_block(context))
+    from_block = prefix_model.second_stage_model(*texts, context=block)
     from_vectors = prefix_model.second_stage_model(*texts, dataset_embeddings=context)
     torch.testing.assert_close(from_block, from_vectors, atol=0, rtol=0)
 
@@ -125,7 +125,8 @@ def test_far_text_tokens_of_modernbert_see_the_context_in_a_local_layer(make_mod
     seen = []
     backbone.register_forward_hook(lambda module, inputs, output: seen.append(output.last_hidden_state[0, -1]))
     for _ in range(2):
-        model.second_stage_model(input_ids, context_block=model.second_stage_model.encode_block(torch.randn(6, 32)))
+        block = model.second_stage_model.encode_block(torch.randn(6, 32))
+        model.second_stage_model(input_ids, context=Context(keys_values=block))
     assert (seen[1] - seen[3]).abs().max() > 1e-3
 
 
@@ -139,27 +140,11 @@ def test_a_cast_block_serves_the_cast_model(make_model, texts, context_documents
     assert torch.cosine_similarity(embeddings.float(), expected).min() > 0.99
 
 
-def test_a_block_of_another_model_is_refused(make_model, texts, context_documents):
-    model, other = (make_model(context_attention="prefix") for _ in range(2))
-    block = model.encode_context(*context_documents).block
-    with pytest.raises(ValueError, match="made by another model"):
-        other.second_stage_model(*texts, context_block=block)
-
-
 def test_a_block_is_refused_after_a_training_step(make_model, texts, context_documents):
     model = make_model(context_attention="prefix")
     context = model.encode_context(*context_documents)
     model(*texts, *context_documents).embeddings.sum().backward()
     torch.optim.AdamW(model.parameters(), lr=0.1, fused=True).step()  # the default of the Trainer
-    with pytest.raises(ValueError, match="before its weights were changed"):
-        model.encode_texts(*texts, context=context)
-
-
-def test_the_context_of_another_first_stage_is_refused(make_model, texts, context_documents):
-    model = make_model(context_attention="joint")
-    context = model.encode_context(*context_documents)
-    with torch.no_grad():
-        model.first_stage_model.output_projection[0].weight += 0.1
     with pytest.raises(ValueError, match="before its weights were changed"):
         model.encode_texts(*texts, context=context)
 
@@ -176,21 +161,15 @@ def test_a_block_follows_the_precision_of_the_texts(make_model, texts, context_d
 
 def test_the_block_of_no_context_moves(make_model):
     model = make_model(context_attention="prefix")
-    context = model.add_context_block(CorpusContext.null()).to(dtype=torch.bfloat16)
-    assert context.block.keys_values[0][0].dtype == torch.bfloat16
+    context = model.prepare_context(Context()).to(dtype=torch.bfloat16)
+    assert context.keys_values[0][0].dtype == torch.bfloat16
 
 
 def test_a_block_of_another_size_is_refused(make_model, texts, context_documents):
     model, larger = (make_model(context_attention="prefix", context_size=size) for size in (6, 7))
-    block = model.second_stage_model.encode_block()
+    block = Context(keys_values=model.second_stage_model.encode_block())
     with pytest.raises(ValueError, match="3 layers of 8 tokens, but this model needs 3 layers of 9"):
-        larger.second_stage_model(*texts, context_block=block)
-
-
-def test_a_block_with_more_context_is_refused(make_model, texts):
-    stage = make_model(context_attention="prefix").second_stage_model
-    with pytest.raises(ValueError, match="Pass it alone"):
-        stage(*texts, dataset_embeddings=torch.randn(2, 32), context_block=stage.encode_block())
+        larger.second_stage_model(*texts, context=block)
 
 
 def test_a_context_per_text_is_refused(make_model, texts):
@@ -204,5 +183,5 @@ def test_joint_attention_has_no_block(make_model, texts):
     stage = make_model(context_attention="joint").second_stage_model
     with pytest.raises(ValueError, match="context_attention='joint'"):
         stage.encode_block()
-    with pytest.raises(ValueError, match="works in prefix attention only"):
-        stage(*texts, context_block=block)
+    with pytest.raises(ValueError, match="has the context block of prefix attention"):
+        stage(*texts, context=Context(keys_values=block))

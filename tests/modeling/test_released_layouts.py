@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from cde_hf import CDEConfig, CDEModel
 from cde_hf.trainer import GradientCache, filtered_info_nce
-from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts
+from cde_hf.trainer.step import Encoder, MiniBatchSize, Step, Texts
 
 
 GENERATIONS = ["cde-v1-tiny", "cde-v2-tiny"]
@@ -116,11 +116,14 @@ def loss_by_gradient_cache(model, data):
         parts = (data[f"{side}_{name}"] for name in ("input_ids", "attention_mask"))
         return [F.pad(part, (0, length - part.shape[1])) for part in parts]
 
+    def with_lengths(input_ids, attention_mask):
+        return Texts(input_ids, attention_mask, attention_mask.sum(dim=1).tolist())
+
     columns = zip(texts("query", 20), texts("document", 20), strict=True)
-    step = StepInputs(
-        Texts(*(torch.cat(column) for column in columns)),
+    step = Step(
+        with_lengths(*(torch.cat(column) for column in columns)),
         num_queries=6,
-        context=ContextInputs(Texts(*texts("context", 24)), part_sizes=(12,)),
+        context_documents=with_lengths(*texts("context", 24)),
     )
     cache = GradientCache(
         Encoder(model, model),

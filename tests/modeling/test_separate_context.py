@@ -39,9 +39,7 @@ def expected_embeddings(model, input_ids, attention_mask, context):
     stage = model.second_stage_model
     block = [
         (key, (value.transpose(1, 2).flatten(2) @ projection.weight.T).view_as(value.transpose(1, 2)).transpose(1, 2))
-        for (key, value), projection in zip(
-            plain_block(model, context).keys_values, stage.context_value_projections, strict=True
-        )
+        for (key, value), projection in zip(plain_block(model, context), stage.context_value_projections, strict=True)
     ]
     implementation = stage.backbone.config._attn_implementation
     stage.backbone.set_attn_implementation("attention_of_the_test")

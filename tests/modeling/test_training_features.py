@@ -5,6 +5,8 @@ import shutil
 import pytest
 import torch
 
+from cde_hf import Context
+
 
 FAMILIES = ["nomic_bert", "modernbert", "bert"]
 
@@ -86,11 +88,10 @@ def test_compiled_stages_give_the_same_numbers(make_model, family, mode, texts, 
     model = make_model(family, context_attention=mode, pooling="context_frequency", context_size=70)
     expected = model.first_stage_model(*context_documents)
     torch.testing.assert_close(torch.compile(model.first_stage_model)(*context_documents), expected, atol=1e-5, rtol=0)
-    context = {"dataset_embeddings": expected.detach(), "token_frequencies": torch.rand(100)}
-    if mode == "prefix":
-        context = {"context_block": model.second_stage_model.encode_block(*context.values())}
-    expected = model.second_stage_model(*texts, **context)
-    compiled = torch.compile(model.second_stage_model)(*texts, **context)
+    block = model.second_stage_model.encode_block(expected.detach()) if mode == "prefix" else None
+    context = Context(expected.detach(), torch.rand(100), block)
+    expected = model.second_stage_model(*texts, context=context)
+    compiled = torch.compile(model.second_stage_model)(*texts, context=context)
     torch.testing.assert_close(compiled, expected, atol=1e-5, rtol=0)
 
 

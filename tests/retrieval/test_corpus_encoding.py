@@ -10,6 +10,7 @@ import textwrap
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
 from cde_hf import ContextualIndex, contextualize, encode_corpus
 from cde_hf.retrieval import EncodedCorpus, vector_origin
@@ -36,6 +37,22 @@ def test_the_shards_hold_ids_texts_and_the_models_vectors(model, tmp_path):
     assert encoded.origin == vector_origin(own) != vector_origin(model)
     metadata = pq.read_schema(encoded.paths[0]).metadata
     assert json.loads(metadata[b"vector_origin"]) == encoded.origin.to_dict()
+
+
+def test_a_corpus_is_the_same_in_every_form(model, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in CORPUS.items())
+    )
+    dataset = Dataset.from_dict({"_id": list(CORPUS), "text": list(CORPUS.values())})
+    hashes = {
+        encode_corpus(model, corpus, tmp_path / f"{number}", shard_size=2).manifest["corpus_hash"]
+        for number, corpus in enumerate([CORPUS, dataset, tmp_path / "corpus.jsonl"])
+    }
+    assert len(hashes) == 1
+    index = ContextualIndex.build(model, dataset)
+    assert dict(zip(index.document_ids, index.texts, strict=True)) == CORPUS
+    index.add(Dataset.from_dict({"_id": ["bee"], "text": ["The bee hums."]}))
+    assert index.texts[-1] == "The bee hums." and "bee" in index
 
 
 def test_an_index_is_made_of_it(model, tmp_path):
@@ -94,7 +111,7 @@ def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="holds files but no encoded corpus"):
         encode_corpus(model, CORPUS, tmp_path)
-    with pytest.raises(ValueError, match="nothing to encode: got no documents"):
+    with pytest.raises(ValueError, match="at least one document, got none"):
         encode_corpus(model, [], tmp_path / "none")
     with pytest.raises(ValueError, match="`shard_size` must be at least 1, got 0"):
         encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)

@@ -60,3 +60,9 @@ def test_an_empty_index_cannot_drift(minilm):
     index.delete(["a"])
     with pytest.raises(ValueError, match="index is empty and there are no new documents"):
         index.drift()
+
+
+def test_drift_reads_the_texts_of_a_dictionary_and_not_its_ids(minilm):
+    index = ContextualIndex.build(contextualize(minilm, None), ["The cat sleeps.", "The dog barks."])
+    new = {"a": "Interest rates rise.", "b": "The bank lends money."}
+    assert index.drift(new).value == pytest.approx(index.drift(list(new.values())).value)

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from cde_hf import CDEModel, Prompts, RetrievalSet, save_checkpoint, save_with_context
 from cde_hf.retrieval import evaluate
 from cde_hf.retrieval.mteb_models import make_model_meta
-from cde_hf.retrieval.systems import CDEEmbedder
+from cde_hf.retrieval.systems import ContextualModelEmbedder
 
 
 ANIMALS = ["cat", "dog", "whale", "owl", "ant", "bee", "cow", "eel", "fox", "hen", "pig", "rat"]
@@ -86,12 +86,12 @@ def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
     scores = results.task_results[0].scores["test"][0]
     model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
     evaluation = evaluate(
-        [CDEEmbedder(model, "ours")], [RetrievalSet("animals", CORPUS, QUERIES, QRELS)], context_size=12
+        [ContextualModelEmbedder(model, "ours")], [RetrievalSet("animals", CORPUS, QUERIES, QRELS)], context_size=12
     )
-    name = evaluation.systems[0]
+    (row,) = evaluation.rows
     assert 0 < scores["ndcg_at_10"] <= 1
-    assert evaluation.mean(name) == pytest.approx(scores["ndcg_at_10"], abs=1e-4)
-    assert evaluation.mean(name, metric="mrr@10") == pytest.approx(scores["mrr_at_10"], abs=1e-4)
+    assert evaluation.mean(row) == pytest.approx(scores["ndcg_at_10"], abs=1e-4)
+    assert evaluation.mean(row, metric="mrr@10") == pytest.approx(scores["mrr_at_10"], abs=1e-4)
 
 
 def test_a_task_gets_only_prompts_that_the_model_was_trained_with(checkpoint):

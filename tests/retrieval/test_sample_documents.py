@@ -28,7 +28,5 @@ def test_a_column_of_a_dataset_is_a_corpus():
 
 @pytest.mark.parametrize("corpus", [CORPUS, []])
 def test_a_size_of_zero_is_refused(corpus):
-    with pytest.raises(
-        ValueError, match=r"`size` must be at least 1, got 0. For no context use `CorpusContext.null\(\)`"
-    ):
+    with pytest.raises(ValueError, match=r"`size` must be at least 1, got 0. For no context use `Context\(\)`"):
         sample_documents(corpus, 0)

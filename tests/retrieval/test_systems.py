@@ -7,10 +7,11 @@ from sentence_transformers import SentenceTransformer
 from cde_hf.retrieval import (
     BM25,
     ContextualEmbedder,
+    ContextualModelEmbedder,
     Embedder,
-    FrequencyPoolingEmbedder,
     Ranker,
     SentenceTransformerEmbedder,
+    contextualize,
 )
 from cde_hf.retrieval.whitening import WhitenedEmbedder
 
@@ -18,7 +19,7 @@ from cde_hf.retrieval.whitening import WhitenedEmbedder
 def test_each_system_has_its_kind(minilm):
     plain = SentenceTransformerEmbedder(minilm, "plain")
     assert isinstance(plain, Embedder) and not isinstance(plain, ContextualEmbedder)
-    for system in (WhitenedEmbedder(plain), FrequencyPoolingEmbedder(minilm, "frequency pooling")):
+    for system in (WhitenedEmbedder(plain), ContextualModelEmbedder(contextualize(minilm, None), "frequency pooling")):
         assert isinstance(system, ContextualEmbedder) and not isinstance(system, Ranker)
     assert isinstance(BM25(), Ranker) and not isinstance(BM25(), Embedder)
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import tiny_runs
 
 from cde_hf.trainer import GradientCache, filtered_info_nce
-from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, gather_rows
+from cde_hf.trainer.step import Encoder, MiniBatchSize, Step, Texts, gather_rows
 
 
 NUM_QUERIES = 4
@@ -41,7 +41,8 @@ class CountingReduceScatter(DefaultReduceScatter):
 def random_texts(num_texts, seed):
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.arange(9) < torch.randint(2, 10, (num_texts, 1), generator=generator)).long()
-    return Texts(torch.randint(4, 100, mask.shape, generator=generator) * mask, mask)
+    ids = torch.randint(4, 100, mask.shape, generator=generator) * mask
+    return Texts(ids, mask, mask.sum(dim=1).tolist())
 
 
 def loss_of(rank, num_processes):
@@ -55,7 +56,6 @@ def loss_of(rank, num_processes):
 
 
 def compute(model, rank, num_processes, no_sync, touch_all):
-    context = ContextInputs(random_texts(6, 99), part_sizes=(6 // num_processes,) * num_processes, process_index=rank)
     cache = GradientCache(
         Encoder(model, model),
         mini_batch_size=MiniBatchSize(3),
@@ -63,7 +63,8 @@ def compute(model, rank, num_processes, no_sync, touch_all):
         no_sync=no_sync,
         touch_all=touch_all,
     )
-    step = StepInputs(random_texts(2 * NUM_QUERIES, rank), NUM_QUERIES, context)
+    texts, documents = random_texts(2 * NUM_QUERIES, rank), random_texts(6, 99)
+    step = Step(texts, NUM_QUERIES, documents, num_parts=num_processes, process_index=rank)
     cache.compute_loss(step, loss_of(rank, num_processes)).loss.backward()
 
 

@@ -69,6 +69,15 @@ def test_context_documents_are_those_of_the_drawn_rows(tiny, collate):
     assert all(pairs[row]["document"] in text for row, text in zip(inputs["context_rows"], documents, strict=True))
 
 
+@pytest.mark.parametrize("prefix", ["", "context_"])
+def test_lengths_are_counted_on_the_cpu(collate, prefix):
+    inputs = collate()
+    lengths = inputs[f"{prefix}lengths"]
+    assert lengths == inputs[f"{prefix}attention_mask"].sum(dim=1).tolist()
+    assert all(type(length) is int for length in lengths)
+    assert len(set(lengths)) > 1
+
+
 @pytest.mark.parametrize("filters", [True, False])
 def test_the_surrogate_scores_a_batch_once(collate, filters, monkeypatch):
     array, reads = collate.plan.filter_queries, []

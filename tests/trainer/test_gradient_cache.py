@@ -1,13 +1,15 @@
 """Gradient caching against plain autograd over the same mini-batches, with the same dropout."""
 
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from cde_hf import CorpusContext
+from cde_hf import Context
 from cde_hf.trainer import GradientCache, filtered_info_nce, gradient_cache
-from cde_hf.trainer.step import ContextInputs, Encoder, MiniBatchSize, StepInputs, Texts, embed_plainly
+from cde_hf.trainer.step import Encoder, MiniBatchSize, Step, Texts, embed_plainly
 
 
 NUM_QUERIES, NUM_NEGATIVES, NUM_CONTEXT = 5, 3, 4
@@ -17,13 +19,12 @@ def random_texts(num_texts, seed, vocab_size=100):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(2, 12, (num_texts,), generator=generator)
     mask = (torch.arange(int(lengths.max())) < lengths.unsqueeze(1)).long()
-    return Texts(torch.randint(4, vocab_size, mask.shape, generator=generator) * mask, mask)
+    return Texts(torch.randint(4, vocab_size, mask.shape, generator=generator) * mask, mask, lengths.tolist())
 
 
 @pytest.fixture
 def step():
-    context = ContextInputs(random_texts(NUM_CONTEXT, 1), part_sizes=(NUM_CONTEXT,))
-    return StepInputs(random_texts(2 * NUM_QUERIES + NUM_NEGATIVES, 0), NUM_QUERIES, context)
+    return Step(random_texts(2 * NUM_QUERIES + NUM_NEGATIVES, 0), NUM_QUERIES, random_texts(NUM_CONTEXT, 1))
 
 
 def loss_function(embeddings):
@@ -36,16 +37,16 @@ def one_graph(encoder, step, size, context_size):
     """Loss of all mini-batches in one graph, in the order in which the cache draws their dropout."""
 
     def embed(texts, size, function):
-        parts = {tuple(rows.tolist()): function(texts.select(rows)) for rows in size.split(texts)}
+        parts = {tuple(rows.tolist()): function(mini_batch) for rows, mini_batch in size.split(texts)}
         embeddings = {row: part[place] for rows, part in parts.items() for place, row in enumerate(rows)}
         return torch.stack([embeddings[row] for row in range(len(texts))])
 
-    context = CorpusContext.null()
+    context = Context()
     if encoder.has_context:
-        vectors = embed(step.context.documents, context_size, encoder.embed_context)
-        context = CorpusContext(vectors, encoder.count_tokens(step.context.documents))
+        vectors = embed(step.context_documents, context_size, encoder.embed_context)
+        context = Context(vectors, encoder.count_tokens(step.context_documents))
         if encoder.has_prefix:
-            context = CorpusContext(block=encoder.encode_block(context))
+            context = encoder.add_block(context)
     return loss_function(embed(step.texts, size, lambda part: encoder.embed_texts(part, context)))
 
 
@@ -237,3 +238,41 @@ def test_a_first_stage_that_is_not_trained_gets_no_gradient(tiny, step):
     expected = gradients(model, lambda: loss_function(embed_plainly(encoder, step)))
     assert_equal(gradients(model, lambda: cached(encoder, step, MiniBatchSize(3), MiniBatchSize(2))), expected, 1e-9)
     assert not any("first_stage" in name for name in expected[1])
+
+
+class WithoutTransformer(Encoder):
+    """Embeds the token ids alone: transformers' own reads from the device, as of masks, are not ours."""
+
+    has_context, has_prefix, trains_first_stage = True, False, True
+
+    def __init__(self, model):
+        self.model = model
+
+    def embed_context(self, documents):
+        return self.model(documents.input_ids).mean(dim=1)
+
+    def count_tokens(self, documents):
+        return None
+
+    def embed_texts(self, texts, context):
+        return self.model(texts.input_ids).mean(dim=1) + context.embeddings.mean(dim=0)
+
+
+@pytest.mark.parametrize("num_texts", [1, 50])
+def test_a_step_reads_nothing_from_the_device(step, num_texts, monkeypatch):
+    """Tensors on the device `meta` have no values: to read one is an error, as it makes the host wait on a GPU."""
+    random_state = SimpleNamespace(get_rng_state=lambda device: None, set_rng_state=lambda state, device: None)
+    monkeypatch.setattr(torch, "meta", random_state, raising=False)
+    texts, documents = (
+        replace(part, input_ids=part.input_ids.to("meta"), attention_mask=part.attention_mask.to("meta"))
+        for part in (step.texts, step.context_documents)
+    )
+    model = torch.nn.Embedding(100, 8, device="meta")
+    size = MiniBatchSize(num_texts)
+    cache = GradientCache(WithoutTransformer(model), mini_batch_size=size, context_mini_batch_size=size)
+
+    def loss_function(embeddings):
+        return filtered_info_nce(embeddings[:NUM_QUERIES], embeddings[NUM_QUERIES:], logit_scale=5.0)
+
+    cache.compute_loss(Step(texts, NUM_QUERIES, documents, block_seed=1), loss_function).loss.backward()
+    assert model.weight.grad.shape == model.weight.shape

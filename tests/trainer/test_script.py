@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cde_hf import CDEConfig, ContextualTrainingArguments, hub, prepare_batch_plan, run_training
-from cde_hf.hub import save_biencoder
+from cde_hf.hub import save_biencoder, save_checkpoint
 from cde_hf.trainer import find_last_checkpoint, script
 
 
@@ -61,6 +61,7 @@ def test_a_run_leaves_a_model_that_loads(arguments, tmp_path):
     run_training(arguments)
     model = AutoModel.from_pretrained(tmp_path / "out", trust_remote_code=True)
     assert (model.config.context_attention, model.config.context_size) == ("prefix", 6)
+    assert model.config.pooling == "context_frequency"
     loaded = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
     loaded[0].set_context(["t0w1 t0w2"])
     assert loaded.encode(["t0w1"]).shape == (1, 16)
@@ -115,6 +116,12 @@ def test_a_contextual_checkpoint_is_trained_on(arguments, tmp_path):
     again = [*arguments, "--model", str(tmp_path / "out"), "--output_dir", str(tmp_path / "second")]
     run_training(again)
     assert AutoModel.from_pretrained(tmp_path / "second", trust_remote_code=True).config.context_size == 6
+
+
+def test_a_contextual_checkpoint_is_not_trained_as_a_biencoder(arguments, tiny, tmp_path):
+    save_checkpoint(tiny.make_model(), tiny.make_tokenizer(), tmp_path / "contextual")
+    with pytest.raises(ValueError, match="is a contextual model, not an encoder to train as a biencoder. Give an"):
+        run_training([*arguments, "--model", str(tmp_path / "contextual"), "--architecture", "biencoder"])
 
 
 def test_auto_goes_on_where_a_run_ended(arguments, tmp_path):

@@ -1,6 +1,7 @@
 """The trainer as its user meets it: what changes, what is logged, what is saved."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,9 +9,11 @@ from peft import LoraConfig, get_peft_model
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import BatchPlan, ContextualTrainingArguments, RetrievalSet
+from cde_hf import BatchPlan, ContextualContrastiveTrainer, ContextualTrainingArguments, Prompts, RetrievalSet
+from cde_hf.hub import save_biencoder
 from cde_hf.processes import check_processes
 from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer.evaluation import add_means, make_embedder, score_retrieval_sets
 
 
 OUTSIDE_OF_BACKBONES = r"stage_model\.(?!backbone)"
@@ -317,7 +320,8 @@ def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
 
 
 def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
-    from cde_hf import CDEEmbedder, evaluate
+    from cde_hf import ContextualModelEmbedder, evaluate
+    from cde_hf.retrieval import Row
 
     trainer, _ = train(eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()
@@ -325,11 +329,34 @@ def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, t
     model = SentenceTransformer(str(tmp_path / "saved"), trust_remote_code=True, device="cpu")
     model[0].set_context(None)
     evaluation = evaluate(
-        [CDEEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
+        [ContextualModelEmbedder(model, "ours")], retrieval_sets, contexts=("own", "none"), context_size=6, seed=42
     )
     for context in ("own", "none"):
-        row = f"ours, {context.replace('none', 'no')} context"
-        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(evaluation.mean(row), abs=1e-6)
+        expected = evaluation.mean(Row("ours", context))
+        assert metrics[f"eval_ndcg@10_{context}"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_processes_share_the_sets(tiny, retrieval_sets):
+    model = tiny.make_model().eval()
+    embedder = make_embedder(model, tiny.make_tokenizer(), prompts=Prompts(), max_length=16, batch_size=8)
+    options = {"context_size": 6, "seed": 1}
+    whole = score_retrieval_sets(embedder, retrieval_sets, **options)
+    assert set(whole) == {(name, context) for name in ("even", "odd") for context in ("own", "foreign", "none")}
+    parts = [
+        score_retrieval_sets(embedder, retrieval_sets, process_index=i, num_processes=2, **options) for i in (0, 1)
+    ]
+    assert len(parts[0]) == len(parts[1]) == 3 and parts[0] | parts[1] == whole
+
+
+def test_means_are_over_sets_of_the_same_context():
+    scores = {("none", "own"): 0.25, ("none", "none"): 0.0, ("x_ndcg@10_own", "own"): 0.75}
+    assert add_means(scores) == {
+        "ndcg@10_own": 0.5,
+        "ndcg@10_none": 0.0,
+        "none_ndcg@10_own": 0.25,
+        "none_ndcg@10_none": 0.0,
+        "x_ndcg@10_own_ndcg@10_own": 0.75,
+    }
 
 
 def test_there_must_be_something_to_evaluate_on(train):
@@ -392,6 +419,86 @@ def test_processes_that_accelerate_did_not_start_are_noticed():
     check_processes(1, {"ACCELERATE_USE_CPU": "True"})
 
 
+@pytest.fixture
+def encoder(tiny, tmp_path):
+    """Folder of a tiny encoder with its tokenizer."""
+    save_biencoder(tiny.make_model("plain"), tiny.make_tokenizer(), tmp_path / "encoder")
+    return tmp_path / "encoder"
+
+
+def test_a_model_by_name_and_pairs_are_enough(tiny, encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trainer = ContextualContrastiveTrainer(model=str(encoder), train_dataset=tiny.make_pairs(num_pairs=600))
+    trainer.train()
+    assert trainer.state.global_step == 6
+    trainer.save_model()
+    plan = BatchPlan.load("trainer_output/plan")
+    assert (plan.manifest["surrogate"]["kind"], plan.manifest["cluster_size"]) == ("tfidf", 256)
+    loaded = SentenceTransformer("trainer_output", trust_remote_code=True, device="cpu")
+    assert loaded[0].model.config.pooling == "context_frequency"
+    loaded[0].set_context(["t0w1 t0w2"])
+    assert loaded.encode(["t0w1"]).shape == (1, 16)
+
+
+def test_a_new_model_follows_from_the_seed(tiny, encoder, plan_folder, tmp_path):
+    weights = []
+    for number, seed in enumerate((1, 1, 2)):
+        torch.manual_seed(number)  # what a process did before must not matter
+        args = ContextualTrainingArguments(output_dir=str(tmp_path / "run"), seed=seed, use_cpu=True)
+        trainer = ContextualContrastiveTrainer(encoder, args, tiny.make_pairs(), plan_folder)
+        weights.append(torch.cat([parameter.flatten() for parameter in trainer.model.parameters()]))
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_checkpoint_is_trained_on_with_its_own_tokenizer(tiny, train, plan_folder, tmp_path):
+    trainer, _ = train(tiny.make_model("joint", pooling="mean"))
+    trainer.save_model(str(tmp_path / "saved"))
+    again = ContextualContrastiveTrainer(tmp_path / "saved", trainer.args, tiny.make_pairs(), plan_folder)
+    assert (again.model.config.context_attention, again.model.config.pooling) == ("joint", "mean")
+    assert again.processing_class.get_vocab() == tiny.make_tokenizer().get_vocab()
+    for name, parameter in again.model.named_parameters():
+        assert torch.equal(parameter, trainer.model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("kind", [str, Path, BatchPlan.load])
+def test_a_plan_may_be_given_by_its_folder(tiny, plan_folder, tmp_path, kind):
+    trainer = tiny.make_trainer(tiny.make_model(), tmp_path, plan=kind(plan_folder))
+    assert trainer.batch_plan.fingerprint == BatchPlan.load(plan_folder).fingerprint
+
+
+def test_a_folder_without_a_plan_is_refused(tiny, tmp_path):
+    with pytest.raises(FileNotFoundError, match="holds no batch plan. Make one with `cde-hf prepare DATA"):
+        tiny.make_trainer(tiny.make_model(), tmp_path, plan=tmp_path)
+
+
+def test_a_trainer_needs_pairs(encoder):
+    with pytest.raises(ValueError, match="nothing to train on: give the trainer pairs as `train_dataset`"):
+        ContextualContrastiveTrainer(encoder)
+
+
+def test_a_model_needs_its_tokenizer(tiny):
+    with pytest.raises(ValueError, match="is a CDEModel without a tokenizer. Give the tokenizer as"):
+        ContextualContrastiveTrainer(tiny.make_model(), train_dataset=tiny.make_pairs())
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_training_uses_the_mean_and_the_checkpoint_its_own_pooling(tiny, train, tmp_path, mini_batch_size):
+    models = {pooling: tiny.make_model("prefix", pooling=pooling) for pooling in ("mean", "context_frequency")}
+    for model in models.values():
+        trainer, changed = train(model, mini_batch_size=mini_batch_size)
+        assert changed
+    for name, parameter in models["mean"].named_parameters():
+        assert torch.equal(models["context_frequency"].get_parameter(name), parameter), name
+    trainer.save_model(str(tmp_path / "saved"))
+    saved = AutoModel.from_pretrained(tmp_path / "saved", trust_remote_code=True)
+    assert saved.config.pooling == "context_frequency"
+    ids = torch.randint(4, 100, (2, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        by_mean = models["mean"].eval()(input_ids=ids, context_input_ids=ids).embeddings
+        assert (saved(input_ids=ids, context_input_ids=ids).embeddings - by_mean).abs().max() > 1e-3
+
+
 def test_a_plan_of_other_data_is_refused(tiny, plan_folder, tmp_path):
     with pytest.raises(ValueError, match="was made for other data"):
         tiny.make_trainer(tiny.make_model(), tmp_path, pairs=tiny.make_pairs(seed=9), plan=BatchPlan.load(plan_folder))
@@ -414,6 +521,7 @@ def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     [
         ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
         ({"mini_batch_size": 0}, "`mini_batch_size` must be positive, got 0"),
+        ({"mini_batch_num_tokens": 0}, "`mini_batch_num_tokens` must be positive, got 0"),
         ({"mini_batch_size": 2, "mini_batch_num_tokens": 64}, "both say what fits in memory"),
         (
             {"learning_rate_mapping": "5e-4"},

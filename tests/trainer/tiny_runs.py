@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -190,9 +189,9 @@ def fault(name):
     elif name == "dropped_mini_batch":
         embed_context = gradient_cache.GradientCache._embed_context
 
-        def dropping(self, inputs):
-            context = embed_context(self, inputs)
-            return replace(context, passes=context.passes[:-1])
+        def dropping(self, step):
+            context, passes, random_state = embed_context(self, step)
+            return context, passes[:-1], random_state
 
         with patch.object(gradient_cache.GradientCache, "_embed_context", dropping):
             yield

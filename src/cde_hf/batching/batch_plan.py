@@ -125,7 +125,7 @@ class BatchPlan:
         """Hash of the clusters, the same in every process."""
         digest = hashlib.blake2b(digest_size=8)
         for array in (self.cluster_ids, self.cluster_domains, self.centroids):
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def check_dataset(self, dataset: Dataset) -> None:
@@ -147,7 +147,7 @@ class BatchPlan:
             )
 
     def _has_other_negatives(self, sample: Dataset, rows: np.ndarray) -> np.ndarray:
-        if "negatives" not in sample.column_names:
+        if "negatives" not in sample.column_names or self.negative_hashes is None or self.negative_offsets is None:
             return np.ones(len(rows), dtype=bool)
         offsets, hashes = hash_negatives(sample)
         ours = [self.negative_hashes[self.negative_offsets[row] : self.negative_offsets[row + 1]] for row in rows]
@@ -210,7 +210,8 @@ def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
         and the hashes, of shape `(num_negatives,)`.
     """
     negatives = dataset.select_columns(["negatives"])
-    counts, hashes = [], []
+    counts: list[int] = []
+    hashes: list[int] = []
     for start in range(0, len(negatives), _BLOCK_SIZE):
         for row in negatives[start : start + _BLOCK_SIZE]["negatives"]:
             counts.append(len(row))

@@ -90,8 +90,8 @@ def cluster_pairs(
         block = rows[start : start + _BLOCK_SIZE]
         block_rows = _rows(documents[block], queries[block], spherical=settings.spherical)
         cluster_ids[start : start + len(block)] = kmeans.index.search(block_rows, 1)[1][:, 0]
-    found, cluster_ids = np.unique(cluster_ids, return_inverse=True)
-    return cluster_ids.astype(np.int32), kmeans.centroids[found]
+    found, found_ids = np.unique(cluster_ids, return_inverse=True)
+    return found_ids.astype(np.int32), kmeans.centroids[found]
 
 
 def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = False) -> np.ndarray:

@@ -34,12 +34,14 @@ class FalseNegativeFilter:
     margin: float = 0.0
     relative_margin: float | None = None
 
-    def __call__(self, rows: Sequence[int], queries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(
+        self, rows: Sequence[int] | np.ndarray, queries: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         Scores a batch and finds its false negatives.
 
         Args:
-            rows (`Sequence[int]`):
+            rows (`Sequence[int]` or `np.ndarray`):
                 Row numbers of the batch.
             queries (`np.ndarray` of shape `(num_queries,)`, *optional*):
                 Places in `rows` of the queries to look at. Defaults to all.
@@ -52,22 +54,20 @@ class FalseNegativeFilter:
         rows = np.asarray(rows)
         queries = np.arange(len(rows)) if queries is None else queries
         positives = np.arange(len(queries)), queries
-        places = _negative_places(self.plan, rows)
-        query_vectors, document_vectors = _read_vectors(self.plan, rows, queries, places)
-        scores = query_vectors @ document_vectors.T  # (num_queries, num_rows + num_negatives)
+        scores = surrogate_scores(self.plan, rows, queries)
         positive_scores = scores[positives][:, None]
         margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positive_scores)
-        # A text without a known word has a zero vector. Its score of 0 with every text says nothing.
-        is_known = query_vectors.any(axis=1) & document_vectors[queries].any(axis=1)
-        is_false = (scores >= positive_scores + margin) & is_known[:, None]
-        is_false |= self._has_equal_text(rows, queries, places)
+        # A text without a known word has a zero vector. Its score of exactly 0 with every text says nothing.
+        is_false = (scores >= positive_scores + margin) & (positive_scores != 0)
+        is_false |= self._has_equal_text(rows, queries)
         is_false[positives] = False
         return scores, is_false
 
-    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray, places: np.ndarray | None) -> np.ndarray:
+    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Whether a column has the text of a document of an equal query, such as the positive itself."""
         query_hashes, documents = self.plan.text_hashes[rows].T
-        columns = documents if places is None else np.concatenate([documents, self.plan.negative_hashes[places]])
+        places, negatives = _negative_places(self.plan, rows), self.plan.negative_hashes
+        columns = documents if places is None or negatives is None else np.concatenate([documents, negatives[places]])
         is_equal_query = query_hashes[queries, None] == query_hashes
         is_equal_document = documents[:, None] == columns
         return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
@@ -88,20 +88,13 @@ def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | No
     Returns:
         `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: The scores, in float32.
     """
-    queries = np.arange(len(rows)) if queries is None else queries
-    query_vectors, document_vectors = _read_vectors(plan, rows, queries, _negative_places(plan, rows))
-    return query_vectors @ document_vectors.T
-
-
-def _read_vectors(
-    plan: BatchPlan, rows: np.ndarray, queries: np.ndarray, places: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Vectors of the queries, and of the documents followed by the hard negatives, in float32."""
-    query_vectors = plan.filter_queries[rows[queries]].astype(np.float32)
+    places = _negative_places(plan, rows)
+    query_vectors = plan.filter_queries[rows if queries is None else rows[queries]].astype(np.float32)
     document_vectors = plan.filter_documents[rows].astype(np.float32)
-    if places is not None:
-        document_vectors = np.concatenate([document_vectors, plan.filter_negatives[places].astype(np.float32)])
-    return query_vectors, document_vectors
+    negatives = plan.filter_negatives
+    if places is not None and negatives is not None:
+        document_vectors = np.concatenate([document_vectors, negatives[places].astype(np.float32)])
+    return query_vectors @ document_vectors.T
 
 
 def _negative_places(plan: BatchPlan, rows: np.ndarray) -> np.ndarray | None:

@@ -224,7 +224,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def _bars(labels: Sequence[str], values: Sequence[float]) -> str:
+def _bars(labels: Sequence[str], values: Sequence[float] | np.ndarray) -> str:
     height, label_width, bar_width = 20, 220, 400
     largest = max(max(values), 1e-9)
     parts = []

@@ -13,6 +13,7 @@ settings resumes after the last complete shard or domain. A run with other data 
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, h
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .statistics import plan_statistics
-from .surrogates import Surrogate, write_vectors
+from .surrogates import Side, Surrogate, TfidfSurrogate, write_vectors
 
 
 logger = logging.get_logger(__name__)
@@ -42,7 +43,7 @@ def prepare_batch_plan(
     dataset: Dataset,
     folder: str | Path,
     *,
-    surrogate: Surrogate,
+    surrogate: Surrogate | None = None,
     filter_surrogate: Surrogate | None = None,
     cluster_size: int = DEFAULT_CLUSTER_SIZE,
     clustering: KMeansSettings | None = None,
@@ -56,8 +57,8 @@ def prepare_batch_plan(
             Pairs: `query`, `document`, optional `negatives` and `domain`.
         folder (`str` or `Path`):
             Folder to write.
-        surrogate (`Surrogate`):
-            Model whose vectors are clustered.
+        surrogate (`Surrogate`, *optional*):
+            Model whose vectors are clustered. Defaults to [`TfidfSurrogate`], which needs no weights.
         filter_surrogate (`Surrogate`, *optional*):
             Model whose vectors filter false negatives. Defaults to `surrogate`.
         cluster_size (`int`, *optional*, defaults to `256`):
@@ -73,6 +74,7 @@ def prepare_batch_plan(
     check_pairs(dataset)
     if cluster_size < 2:
         raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
+    surrogate = TfidfSurrogate() if surrogate is None else surrogate
     clustering = clustering or KMeansSettings()
     folder = Path(folder)
     if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
@@ -179,11 +181,11 @@ def _encode(
     if surrogate.num_fitting_texts:
         surrogate.fit(_sample_texts(dataset, surrogate.num_fitting_texts))
     one_each = range(len(dataset) + 1)
-    for side, column, file_name in (("query", "query", "queries"), ("document", "document", "documents")):
-        texts = dataset.select_columns([column])
+    sides: dict[Side, str] = {"query": "queries", "document": "documents"}
+    for side, file_name in sides.items():
         write_vectors(
             surrogate,
-            lambda start, stop, texts=texts, column=column: texts[start:stop][column],
+            _text_reader(dataset, side),
             work / f"{name}_{file_name}.npy",
             offsets=one_each,
             side=side,
@@ -201,6 +203,11 @@ def _encode(
             side="document",
             dtype=dtype,
         )
+
+
+def _text_reader(dataset: Dataset, column: str) -> Callable[[int, int], list[str]]:
+    texts = dataset.select_columns([column])
+    return lambda start, stop: texts[start:stop][column]
 
 
 def _warn_of_zeros(path: Path) -> None:

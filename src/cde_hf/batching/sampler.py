@@ -1,7 +1,7 @@
 """Batches of neighbours: a batch sampler whose batches depend only on plan, batch size, seed and epoch."""
 
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from datasets import Dataset
@@ -142,7 +142,7 @@ class ClusteredBatchSampler(BatchSampler):
 
 def sentence_transformers_batch_sampler(
     plan: BatchPlan, *, cluster_order: ClusterOrder = "tour"
-) -> Callable[..., ClusteredBatchSampler]:
+) -> Callable[..., BatchSampler]:
     """
     Makes contextual batches for training any sentence-transformers model.
 
@@ -159,7 +159,7 @@ def sentence_transformers_batch_sampler(
 
     from sentence_transformers.base.sampler import DefaultBatchSampler  # here, because importing it takes seconds
 
-    def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters) -> ClusteredBatchSampler:
+    def make(dataset: Dataset, batch_size: int, *, seed: int = 0, **_unused_by_clusters: Any) -> BatchSampler:
         if len(dataset) != len(plan):
             logger.info(
                 f"The batch plan is not for this data set of {len(dataset)} rows: it gets plain batches, in the order "

@@ -94,8 +94,8 @@ def hardness_by_cluster_size(plan: BatchPlan, *, num_bins: int = 4, seed: int = 
             continue
         sampler = ClusteredBatchSampler(plan, batch_size, cluster_order="random", seed=seed)
         measured = []
-        for rows in islice(sampler, 50 * num_bins):
-            rows = np.asarray(rows)
+        for batch in islice(sampler, 50 * num_bins):
+            rows = np.asarray(batch)
             scores = surrogate_scores(plan, rows)[:, :batch_size]
             cluster = np.bincount(plan.cluster_ids[rows]).argmax()
             measured.append((sizes[cluster], scores[~np.eye(batch_size, dtype=bool)].mean()))

@@ -32,7 +32,7 @@ _MAX_FEATURES = 50_000
 class Surrogate(Protocol):
     """Interface of a surrogate."""
 
-    description: dict[str, str | int]
+    description: dict[str, str | int | None]
     """Name and settings for the manifest. Another description means other vectors."""
 
     dim: int
@@ -82,8 +82,8 @@ class SentenceTransformerSurrogate:
         if max_length is not None:
             self.model.max_seq_length = max_length
         self.mini_batch_size = mini_batch_size
-        self.dim = self.model.get_embedding_dimension()
-        self.description = {
+        self.dim: int = self.model.get_embedding_dimension()  # type: ignore[assignment]  # sentence encoders have one
+        self.description: dict[str, str | int | None] = {
             "kind": "sentence-transformers",
             "name": str(name_or_path),
             "dim": self.dim,
@@ -126,7 +126,12 @@ class TfidfSurrogate:
     def __init__(self, *, dim: int = 128, num_fitting_texts: int = 100_000, seed: int = 0):
         self.dim = dim
         self.num_fitting_texts = num_fitting_texts
-        self.description = {"kind": "tfidf", "dim": dim, "num_fitting_texts": num_fitting_texts, "seed": seed}
+        self.description: dict[str, str | int | None] = {
+            "kind": "tfidf",
+            "dim": dim,
+            "num_fitting_texts": num_fitting_texts,
+            "seed": seed,
+        }
         self._vectorizer = TfidfVectorizer(sublinear_tf=True, max_features=_MAX_FEATURES, dtype=np.float32)
         self._decomposition = TruncatedSVD(dim, random_state=seed)
 

@@ -1,7 +1,7 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
 from .cleaning import CleaningReport
-from .corpora import load_corpus, load_documents
+from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import clean_sources, load_pairs, load_sources
 from .prompts import NO_PROMPTS, Prompts
@@ -14,13 +14,16 @@ __all__ = [
     "LIBRARIES",
     "NO_PROMPTS",
     "CleaningReport",
+    "Corpus",
     "PairSource",
     "Prompts",
     "RetrievalSet",
+    "check_ids",
     "check_pairs",
     "clean_sources",
     "docstring_pairs",
     "docstring_split",
+    "ids_and_texts",
     "library_versions",
     "load_corpus",
     "load_documents",

@@ -58,7 +58,7 @@ class CleaningReport:
 class BadRowCounter:
     """Counts rows as they are read."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.num_rows = 0
         self._num_bad_rows: Counter[str] = Counter()
         self._first_bad_rows: dict[str, str] = {}
@@ -102,17 +102,13 @@ def make_pair(
     query = _expect_text(row.get(columns["query"][0]))
     document = _expect_text(row.get(columns["document"][0]))
     domain = row.get(columns["domain"][0]) if "domain" in columns else None
-    pair = {
-        "query": query,
-        "document": document,
-        "negatives": _find_negatives(row, columns["negatives"], document),
-        "domain": _expect_text(default_domain if domain is None else domain),
-    }
+    negatives = _find_negatives(row, columns["negatives"], document)
+    domain = _expect_text(default_domain if domain is None else domain)
     try:
-        "".join((query, document, pair["domain"], *pair["negatives"])).encode()
+        "".join((query, document, domain, *negatives)).encode()
     except UnicodeEncodeError as error:
         raise BadRowError("not_unicode") from error
-    return pair
+    return {"query": query, "document": document, "negatives": negatives, "domain": domain}
 
 
 def pair_digest(pair: Mapping[str, Any]) -> int:

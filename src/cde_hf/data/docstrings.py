@@ -300,7 +300,7 @@ def _stream_pairs(libraries: Mapping[str, InstalledLibrary]) -> Iterator[dict[st
     seen: set[str] = set()
     with logging.tqdm(desc="Reading docstrings", unit=" files", total=sum(map(len, files.values()))) as progress:
         for name, paths in files.items():
-            pairs = []
+            pairs: list[tuple[str, str]] = []
             for path in paths:
                 pairs.extend(pair for docstring in read_docstrings(path) if (pair := split_docstring(docstring)))
                 progress.update()
@@ -317,7 +317,9 @@ def _find_library(name: str) -> InstalledLibrary | None:
     try:
         # A package at the top level is found without being imported.
         specification = importlib.util.find_spec(LIBRARIES[name])
-        return InstalledLibrary(version(name), Path(specification.origin).parent) if specification else None
+        if specification is None or specification.origin is None:
+            return None
+        return InstalledLibrary(version(name), Path(specification.origin).parent)
     except PackageNotFoundError:
         return None
 

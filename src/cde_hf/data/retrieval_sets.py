@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from transformers.utils import logging
@@ -41,7 +42,7 @@ class RetrievalSet:
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.queries:
             raise ValueError(
                 f"`{self.name}` has no queries, but must have one with a positive document. Check its files."
@@ -193,7 +194,7 @@ def _find_file(folder: Path, *names: str) -> Path:
 def _read_texts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     for number, row in read_json_lines(path):
-        fields = [row.get("_id"), row.get("title") or "", row.get("text")]
+        fields: list[Any] = [row.get("_id"), row.get("title") or "", row.get("text")]
         if not all(isinstance(field, str) for field in fields):
             raise ValueError(
                 f"Line {number} of `{path}` must have the strings `_id` and `text`, and `title` if any, got "

@@ -54,7 +54,7 @@ class PairSource:
     domain: str | None = None
     split: str = "train"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         columns = self.columns or {}
         unknown = [name for name in columns if name not in PAIR_COLUMNS]
         if unknown:
@@ -138,7 +138,7 @@ def check_pairs(dataset: Dataset) -> None:
 
     ```
     """
-    _expect_dataset(dataset, "dataset")
+    expect_dataset(dataset, "dataset")
     missing = [name for name in ("query", "document") if name not in dataset.column_names]
     if missing:
         raise ValueError(
@@ -146,7 +146,7 @@ def check_pairs(dataset: Dataset) -> None:
             "`load_pairs(dataset, columns=...)`."
         )
     for name in ("query", "document", "domain"):
-        if name in dataset.column_names and not _is_text(dataset.features[name]):
+        if name in dataset.column_names and not is_text(dataset.features[name]):
             raise ValueError(
                 f"The column `{name}` must hold texts, got {dataset.features[name]}. Cast it, or read the "
                 "dataset with `load_pairs`, which drops rows that are not texts."
@@ -163,7 +163,7 @@ def check_pairs(dataset: Dataset) -> None:
 def open_tables(source: PairSource) -> list[Table]:
     """Opens the tables of a source: one for each file, or one for the dataset."""
     if not isinstance(source.source, str | os.PathLike):
-        _expect_dataset(source.source, "source")
+        expect_dataset(source.source, "source")
         _expect_no_split(source)
         return [_dataset_table(source.source, None)]
     path = Path(source.source).expanduser()
@@ -238,7 +238,7 @@ def _read_dataset(dataset: Dataset, columns: Sequence[str]) -> Iterator[tuple[in
     return enumerate(rows, start=1)
 
 
-def _expect_dataset(value: Any, argument: str) -> None:
+def expect_dataset(value: Any, argument: str) -> None:
     """Raises a `TypeError` that guesses the intent, unless the value is a `datasets.Dataset`."""
     if isinstance(value, Dataset):
         return
@@ -251,12 +251,13 @@ def _expect_dataset(value: Any, argument: str) -> None:
     raise TypeError(f"{received}. Use `load_pairs` for files, `Dataset.from_dict` for lists.")
 
 
-def _is_text(feature: Any) -> bool:
+def is_text(feature: Any) -> bool:
+    """Whether a column with this feature holds texts."""
     return isinstance(feature, Value) and feature.dtype in _TEXT_TYPES
 
 
 def _is_list_of_texts(feature: Any) -> bool:
-    return isinstance(feature, List | LargeList) and _is_text(feature.feature)
+    return isinstance(feature, List | LargeList) and is_text(feature.feature)
 
 
 def _expect_no_split(source: PairSource) -> None:
@@ -270,4 +271,13 @@ def _looks_like_path(source: str) -> bool:
     return source.startswith((".", "~", "/")) or source.count("/") > 1 or source.endswith(FILE_ENDINGS)
 
 
-__all__ = ["MappedTable", "PairSource", "Table", "check_pairs", "map_columns", "open_tables"]
+__all__ = [
+    "MappedTable",
+    "PairSource",
+    "Table",
+    "check_pairs",
+    "expect_dataset",
+    "is_text",
+    "map_columns",
+    "open_tables",
+]

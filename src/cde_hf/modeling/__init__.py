@@ -3,7 +3,7 @@
 from transformers import AutoConfig, AutoModel
 
 from .configuration_cde import CDEConfig
-from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies, sample_documents
+from .context import Context, ContextualModule, count_token_frequencies, sample_documents
 from .modeling_cde import CDEModel, CDEOutput
 
 
@@ -16,8 +16,8 @@ __all__ = [
     "CDEConfig",
     "CDEModel",
     "CDEOutput",
-    "ContextBlock",
-    "CorpusContext",
+    "Context",
+    "ContextualModule",
     "count_token_frequencies",
     "sample_documents",
 ]

@@ -9,17 +9,13 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
-import hashlib
 import math
-import os
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
@@ -27,14 +23,22 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
-from .corpus_context import count_token_frequencies, documents_with_text, sample_documents
-from .lexical import add_lexical_part, draw_signs, lexical_sketch
-from .pooling import DEFAULT_FREQUENCY_SCALE, pooling_weights
+from .context import (
+    CONTEXT_FILE,
+    Context,
+    as_context,
+    count_token_frequencies,
+    documents_with_text,
+    sample_documents,
+    tokenizer_fingerprint,
+)
+from .pooling import DEFAULT_FREQUENCY_SCALE, add_lexical_part, draw_signs, lexical_sketch, pooling_weights
 
 
 logger = logging.get_logger(__name__)
 
-_COUNTS_FILE = "document_counts.safetensors"
+DEFAULT_SIZE = 64
+
 _DOCUMENTS_AT_ONCE = 256
 
 
@@ -60,23 +64,9 @@ class FrequencyPooling(Pooling):
             corpus and excludes prompts. 0 disables it.
         lexical_weight (`float`, *optional*, defaults to `0.3`):
             Weight of the sketches' cosine. The means' cosine has weight 1.
-        num_documents (`int`, *optional*, defaults to `0`):
-            Number of context documents. 0 means no context, so the plain mean.
-        documents_hash (`str`, *optional*):
-            Hash of the context documents' texts.
-        seed (`int`, *optional*):
-            Seed of their sample.
     """
 
-    config_keys = [
-        *Pooling.config_keys,
-        "frequency_scale",
-        "lexical_size",
-        "lexical_weight",
-        "num_documents",
-        "documents_hash",
-        "seed",
-    ]
+    config_keys = [*Pooling.config_keys, "frequency_scale", "lexical_size", "lexical_weight", "has_context"]
 
     def __init__(
         self,
@@ -87,9 +77,6 @@ class FrequencyPooling(Pooling):
         frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
         lexical_size: int = 0,
         lexical_weight: float = 0.3,
-        num_documents: int = 0,
-        documents_hash: str | None = None,
-        seed: int | None = None,
     ):
         super().__init__(embedding_dimension, pooling_mode=pooling_mode, include_prompt=include_prompt)
         if self.pooling_mode != "mean":
@@ -108,11 +95,7 @@ class FrequencyPooling(Pooling):
         self.lexical_size = lexical_size
         self.lexical_weight = lexical_weight
         self.pooling_output_dimension += lexical_size
-        self.num_documents = num_documents
-        self.documents_hash = documents_hash
-        self.seed = seed
-        # Number of context documents with each token. Integers stay exact when the model is cast.
-        self.register_buffer("document_counts", None)  # (vocab_size,)
+        self.context: Context | None = None
         self.register_buffer("lexical_signs", None, persistent=False)  # (vocab_size, lexical_size)
         self._model: tuple[SentenceTransformer, ...] = ()  # a tuple, so that it does not become a submodule
 
@@ -120,56 +103,78 @@ class FrequencyPooling(Pooling):
         """Called by the model that contains this module. Its tokenizer is used for the context documents."""
         self._model = (model,)
 
-    def set_context(self, documents: Sequence[str] | None, *, size: int = 64, seed: int = 0) -> None:
+    @property
+    def has_context(self) -> bool:
+        """Whether a context is set. Saved, so that a lost file is noticed."""
+        return self.context is not None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the vectors depend on besides weights, tokenizer and context."""
+        return {name: value for name, value in self.get_config_dict().items() if name != "has_context"}
+
+    def set_context(
+        self,
+        documents: Sequence[str] | Mapping[str, str] | Context | None,
+        *,
+        size: int | None = None,
+        seed: int = 0,
+    ) -> None:
         """
         Sets the corpus whose word statistics weight every text that is encoded from now on.
 
         Args:
-            documents (`Sequence[str]` or `None`):
-                Documents of the corpus. Documents without text are skipped. `None` restores the plain mean.
+            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
+                Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context.
+                `Context()` and `None` restore the plain mean.
             size (`int`, *optional*, defaults to `64`):
                 Number of documents to sample. If there are fewer, all are used.
             seed (`int`, *optional*, defaults to `0`):
                 Seed of the sample.
         """
-        if documents is None:
-            self.document_counts, self.num_documents, self.documents_hash, self.seed = None, 0, None, None
-            return
-        if size < 1:
-            raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
-        sample = sample_documents(documents_with_text(documents), size, seed=seed)
-        if len(sample) < size:
-            logger.info(f"The corpus has only {len(sample)} documents, fewer than the {size} requested.")
-        self.set_counts(self._count_documents(sample))
-        self.num_documents = len(sample)
-        self.documents_hash = _hash_texts(sample)
-        self.seed = seed
+        context = as_context(documents)
+        if documents is not None and context is None:
+            context = self._count_documents(documents, DEFAULT_SIZE if size is None else size, seed)
+        if context is not None:
+            self._check_context(context)
+        if context is not None and context.token_frequencies is not None:
+            context = context.to(self._model[0].device if self._model else None)
+            if self.lexical_size > 0:
+                signs = draw_signs(len(context.token_frequencies), self.lexical_size)
+                self.lexical_signs = signs.to(context.token_frequencies.device)
+        self.context = context
 
-    def set_counts(self, document_counts: Tensor) -> None:
-        """Sets the number of context documents with each token, of shape `(vocab_size,)`."""
-        self.document_counts = document_counts
-        if self.lexical_size > 0:
-            self.lexical_signs = draw_signs(len(document_counts), self.lexical_size).to(document_counts.device)
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrequencyPooling":
+        """Moves the context with the model."""
+        super()._apply(fn, recurse)
+        if self.context is not None and self.context.token_frequencies is not None:
+            probe = torch.empty(0, dtype=torch.long, device=self.context.token_frequencies.device)  # is never cast
+            self.context = self.context.to(fn(probe).device)
+        return self
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
         """
         Adds `sentence_embedding` of shape `(batch_size, dim + lexical_size)` to the features: weighted means of the
         tokens, followed by sketches of the words.
         """
-        features = self._pool_tokens(features, **kwargs)
+        # Read once: another thread may set another context in the meantime.
+        frequencies = self.context.token_frequencies if self.context is not None else None
+        features = self._pool_tokens(features, frequencies, **kwargs)
         if self.lexical_size > 0:
             means = features["sentence_embedding"]
             sketches = means.new_zeros(len(means), self.lexical_size)
-            if self.document_counts is not None:
-                sketches = self._sketch_words(features)
+            if frequencies is not None:
+                sketches = self._sketch_words(features, frequencies)
             features["sentence_embedding"] = add_lexical_part(means, sketches, self.lexical_weight)
         return features
 
-    def _pool_tokens(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
-        if self.document_counts is None:
+    def _pool_tokens(
+        self, features: dict[str, Tensor | Any], frequencies: Tensor | None, **kwargs
+    ) -> dict[str, Tensor | Any]:
+        if frequencies is None:
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
-        weights = self._token_weights(features).unsqueeze(-1)
+        weights = self._token_weights(features, frequencies).unsqueeze(-1)
         # Mean of the weighted tokens divided by mean of the weights. The parent class excludes padding and prompts.
         weighted = torch.cat([token_embeddings.float() * weights, weights], dim=-1)
         means = super().forward({**features, "token_embeddings": weighted}, **kwargs)["sentence_embedding"]
@@ -178,52 +183,48 @@ class FrequencyPooling(Pooling):
         return features
 
     def save(self, output_path: str, *args, **kwargs) -> None:
-        """Saves configuration and counts to a folder, and the code that loads them to its parent folder."""
+        """Saves configuration and context to a folder, and the code that loads them to its parent folder."""
         self.save_config(output_path)
-        if self.document_counts is None:
-            (Path(output_path) / _COUNTS_FILE).unlink(missing_ok=True)
+        if self.context is None:
+            (Path(output_path) / CONTEXT_FILE).unlink(missing_ok=True)
         else:
-            with tempfile.TemporaryDirectory(dir=output_path) as folder:
-                save_file({"document_counts": self.document_counts}, Path(folder) / _COUNTS_FILE)
-                os.replace(Path(folder) / _COUNTS_FILE, Path(output_path) / _COUNTS_FILE)
+            self.context.save(Path(output_path) / CONTEXT_FILE)
         for path in (__file__, *get_relative_import_files(__file__)):
             shutil.copyfile(path, Path(output_path).parent / Path(path).name)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "FrequencyPooling":
         """Loads what [`FrequencyPooling.save`] saved. Called by `SentenceTransformer`."""
-        module = super().load(model_name_or_path, subfolder=subfolder, **kwargs)
-        if module.num_documents > 0:
-            names = ("token", "cache_folder", "revision", "local_files_only")
-            hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
-            path = cls.load_file_path(model_name_or_path, _COUNTS_FILE, subfolder=subfolder, **hub_kwargs)
+        names = ("token", "cache_folder", "revision", "local_files_only")
+        hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
+        has_context = config.pop("has_context")
+        module = cls(**config)
+        if has_context:
+            path = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
             if path is None:
                 raise FileNotFoundError(
-                    f"`{model_name_or_path}` has a context of {module.num_documents} documents, but no file "
-                    f"`{subfolder}/{_COUNTS_FILE}`. Save the model again."
+                    f"`{model_name_or_path}` was saved with a context, but has no file `{subfolder}/{CONTEXT_FILE}`. "
+                    "Save the model again."
                 )
-            module.set_counts(load_file(path)["document_counts"])
+            module.set_context(Context.load(path))
         return module
 
-    @property
-    def _token_frequencies(self) -> Tensor:
-        return self.document_counts.float() / self.num_documents
-
-    def _token_weights(self, features: dict[str, Tensor | Any]) -> Tensor:
+    def _token_weights(self, features: dict[str, Tensor | Any], frequencies: Tensor) -> Tensor:
         input_ids = features["input_ids"]
         weights = pooling_weights(
             input_ids,
             torch.ones_like(input_ids),
-            token_frequencies=self._token_frequencies,
+            token_frequencies=frequencies,
             frequency_scale=self.frequency_scale,
         )
         if "prompt_length" not in features:
             return weights
         return weights.masked_fill(_is_prompt(features), 1 / (1 + 1 / self.frequency_scale))
 
-    def _sketch_words(self, features: dict[str, Tensor | Any]) -> Tensor:
+    def _sketch_words(self, features: dict[str, Tensor | Any], frequencies: Tensor) -> Tensor:
         input_ids = features["input_ids"]
-        weights = self._token_weights(features)
+        weights = self._token_weights(features, frequencies)
         if "prompt_length" in features:
             weights = weights.masked_fill(_is_prompt(features), 0.0)
         if "cu_seq_lens_q" in features:  # all texts in one row, without padding
@@ -233,24 +234,42 @@ class FrequencyPooling(Pooling):
             )
         else:
             weights = weights * features["attention_mask"]
-        return lexical_sketch(input_ids, weights, self._token_frequencies, self.lexical_signs)
+        return lexical_sketch(input_ids, weights, frequencies, self.lexical_signs)
 
-    def _count_documents(self, documents: list[str]) -> Tensor:
+    def _count_documents(self, documents: Sequence[str] | Mapping[str, str], size: int, seed: int) -> Context:
+        if size < 1:
+            raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
         if not self._model:
             raise ValueError(
                 "The context documents cannot be tokenized because this pooling is not part of a model yet. Use "
                 "`contextualize(model, documents)`, or set the context after `SentenceTransformer(modules=...)`."
             )
         model = self._model[0]
+        sample = sample_documents(documents_with_text(documents), size, seed=seed)
+        if len(sample) < size:
+            logger.info(f"The corpus has only {len(sample)} documents, fewer than the {size} requested.")
         vocab_size = len(model.tokenizer.get_vocab())
         counts = torch.zeros(vocab_size)
-        is_short = len(documents) <= _DOCUMENTS_AT_ONCE
-        for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
-            batch = documents[start : start + _DOCUMENTS_AT_ONCE]
+        is_short = len(sample) <= _DOCUMENTS_AT_ONCE
+        for start in logging.tqdm(range(0, len(sample), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
+            batch = sample[start : start + _DOCUMENTS_AT_ONCE]
             encoded = model.tokenizer(batch, padding=True, truncation=True, max_length=model.max_seq_length)
             input_ids, attention_mask = (torch.tensor(encoded[name]) for name in ("input_ids", "attention_mask"))
             counts += count_token_frequencies(input_ids, attention_mask, vocab_size) * len(batch)
-        return counts.round().to(torch.int32).to(model.device)
+        return Context(
+            token_frequencies=counts.round() / len(sample),
+            num_documents=len(sample),
+            fingerprint=tokenizer_fingerprint(model.tokenizer),
+        )
+
+    def _check_context(self, context: Context) -> None:
+        if not self._model or context.fingerprint is None:  # loaded together with its model, or empty
+            return
+        if context.fingerprint != tokenizer_fingerprint(self._model[0].tokenizer):
+            raise ValueError(
+                "The context was made by another model or with another tokenizer, so its frequencies belong to other "
+                "tokens. Give the model that it was made with, or the documents."
+            )
 
 
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
@@ -266,11 +285,4 @@ def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     return index - starts < length
 
 
-def _hash_texts(texts: Sequence[str]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        digest.update(hashlib.blake2b(text.encode(), digest_size=16).digest())
-    return digest.hexdigest()
-
-
-__all__ = ["FrequencyPooling"]
+__all__ = ["DEFAULT_SIZE", "FrequencyPooling"]

@@ -22,11 +22,9 @@ from transformers.utils.hub import cached_file
 
 from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
+from .context import Context, count_token_frequencies, fingerprint
 from .context_attention import check_attention
-from .corpus_context import ContextBlock, CorpusContext, count_token_frequencies
-from .fingerprint import fingerprint, is_named
-from .lexical import draw_signs
-from .pooling import mean_of_tokens
+from .pooling import draw_signs, mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
 
@@ -44,13 +42,13 @@ class CDEOutput(ModelOutput):
             Embeddings of the texts, not normalised.
         context_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents.
-        context_block (`ContextBlock`, *optional*):
-            The context block of prefix attention.
+        context (`Context`, *optional*):
+            The context, in prefix attention with its context block.
     """
 
     embeddings: Tensor | None = None
     context_embeddings: Tensor | None = None
-    context_block: ContextBlock | None = None
+    context: Context | None = None
 
 
 class FirstStage(nn.Module):
@@ -127,6 +125,7 @@ class CDEModel(PreTrainedModel):
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
+        self._checked_context: Context | None = None
         self.post_init()
 
     @torch.no_grad()
@@ -235,8 +234,7 @@ class CDEModel(PreTrainedModel):
         context_input_ids: Tensor | None = None,
         context_attention_mask: Tensor | None = None,
         dataset_embeddings: Tensor | None = None,
-        token_frequencies: Tensor | None = None,
-        context_block: ContextBlock | None = None,
+        context: Context | None = None,
         return_dict: bool | None = None,
     ) -> CDEOutput | tuple:
         """
@@ -253,39 +251,39 @@ class CDEModel(PreTrainedModel):
                 Zero at padding. Defaults to ones.
             dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors, instead of `context_input_ids`.
-            token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Token frequencies that belong to `dataset_embeddings`. Computed here from `context_input_ids`.
-            context_block (`ContextBlock`, *optional*):
-                Prefix attention only. Used instead of `context_input_ids` or `dataset_embeddings`.
+            context (`Context`, *optional*):
+                The context, instead of `context_input_ids` or `dataset_embeddings`.
             return_dict (`bool`, *optional*):
                 Whether to return a [`CDEOutput`] instead of a tuple. Defaults to the configuration's value.
 
         Returns:
             [`CDEOutput`]: Everything that the inputs suffice to compute.
         """
-        if sum(given is not None for given in (context_input_ids, dataset_embeddings, context_block)) > 1:
-            raise ValueError("Pass one of `context_input_ids`, `dataset_embeddings` and `context_block`, not several.")
-        if token_frequencies is not None and dataset_embeddings is None:
-            raise ValueError("`token_frequencies` belong to `dataset_embeddings`. Pass both or neither.")
-        if input_ids is None and context_input_ids is None and dataset_embeddings is None:
+        given = (context_input_ids, dataset_embeddings, context)
+        if sum(each is not None for each in given) > 1:
+            raise ValueError("Pass one of `context_input_ids`, `dataset_embeddings` and `context`, not several.")
+        if input_ids is None and all(each is None for each in given):
             raise ValueError(
-                "There is nothing to embed. Pass `input_ids`, `context_input_ids` or `dataset_embeddings`."
+                "There is nothing to embed. Pass `input_ids`, `context_input_ids`, `dataset_embeddings` or `context`."
             )
-        embeddings = None
         if context_input_ids is not None:
-            self._check_first_stage()
-            dataset_embeddings = self.first_stage_model(context_input_ids, context_attention_mask)
-            if input_ids is not None and self.config.counts_tokens:
-                token_frequencies = self._count_token_frequencies(context_input_ids, context_attention_mask)
+            context = Context(self._embed_documents(context_input_ids, context_attention_mask))
+            if input_ids is not None:
+                context = replace(
+                    context, token_frequencies=self._count_tokens(context_input_ids, context_attention_mask)
+                )
+        elif dataset_embeddings is not None:
+            self._check_finite(dataset_embeddings)
+            context = Context(dataset_embeddings)
+        else:
+            context = self._check_context(Context() if context is None else context)
         is_context_alone = input_ids is None and context_input_ids is not None
-        if self.config.context_attention == "prefix" and context_block is None and not is_context_alone:
-            context_block = self.second_stage_model.encode_block(dataset_embeddings, token_frequencies)
+        if self.config.context_attention == "prefix" and context.keys_values is None and not is_context_alone:
+            context = replace(context, keys_values=self.second_stage_model.encode_block(context.embeddings))
+        embeddings = None
         if input_ids is not None:
-            context = {"context_block": context_block}
-            if context_block is None:
-                context = {"dataset_embeddings": dataset_embeddings, "token_frequencies": token_frequencies}
-            embeddings = self.second_stage_model(input_ids, attention_mask, **context)
-        output = CDEOutput(embeddings, dataset_embeddings, context_block)
+            embeddings = self.second_stage_model(input_ids, attention_mask, context=context)
+        output = CDEOutput(embeddings, context.embeddings, context)
         return_dict = self.config.return_dict if return_dict is None else return_dict
         return output if return_dict else output.to_tuple()
 
@@ -296,7 +294,7 @@ class CDEModel(PreTrainedModel):
         attention_mask: Tensor | None = None,
         *,
         mini_batch_size: int = 32,
-    ) -> CorpusContext:
+    ) -> Context:
         """
         Encodes context documents once, for use with any number of texts.
 
@@ -309,103 +307,112 @@ class CDEModel(PreTrainedModel):
                 Number of documents per forward pass.
 
         Returns:
-            `CorpusContext`: The context, for [`CDEModel.encode_texts`].
+            `Context`: The context, for [`CDEModel.encode_texts`].
         """
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         mini_batches = zip(input_ids.split(mini_batch_size), attention_mask.split(mini_batch_size), strict=True)
-        embeddings = torch.cat([self.encode_context_documents(ids, mask) for ids, mask in mini_batches])
-        context = CorpusContext(
+        embeddings = torch.cat([self._embed_documents(ids, mask) for ids, mask in mini_batches])
+        context = Context(
             embeddings,
-            self._count_token_frequencies(input_ids, attention_mask) if self.config.counts_tokens else None,
-            first_stage_fingerprint=fingerprint(self.first_stage_model),
-            second_stage_fingerprint=fingerprint(self.second_stage_model),
+            self._count_tokens(input_ids, attention_mask),
+            num_documents=len(input_ids),
+            fingerprint=fingerprint(self.second_stage_model),
         )
-        return self.add_context_block(context)
+        return self.prepare_context(context)
 
     @torch.no_grad()
-    def encode_context_documents(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """First-stage vectors of context documents, of shape `(num_documents, hidden_size)`."""
-        self._check_first_stage()
-        return self.first_stage_model(input_ids, attention_mask)
-
-    @torch.no_grad()
-    def add_context_block(self, context: CorpusContext) -> CorpusContext:
+    def prepare_context(self, context: Context) -> Context:
         """
-        Adds the context block to a context, if the model has prefix attention and the block is missing.
+        Moves a context to the model's device and adds the context block, if the model has prefix attention.
 
         Args:
-            context (`CorpusContext`):
+            context (`Context`):
                 A context of this model, for example one loaded from disk.
 
         Returns:
-            `CorpusContext`: The same context, ready for [`CDEModel.encode_texts`].
+            `Context`: The same context, ready for [`CDEModel.encode_texts`].
         """
-        self._check_context(context)
-        context = context.to(self.device)
-        if self.config.context_attention != "prefix" or context.block is not None:
+        context = replace(self._check_context(context), fingerprint=fingerprint(self.second_stage_model))
+        if self.config.context_attention != "prefix" or context.keys_values is not None:
             return context
-        block = self.second_stage_model.encode_block(context.embeddings, context.token_frequencies)
-        return replace(context, block=replace(block, model_fingerprint=fingerprint(self.second_stage_model)))
+        return replace(context, keys_values=self.second_stage_model.encode_block(context.embeddings))
 
     @torch.no_grad()
     def encode_texts(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: CorpusContext | None = None
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: Context | None = None
     ) -> Tensor:
         """
-        Embeds texts given an encoded context.
+        Embeds texts given an encoded context. Call the model itself for gradients.
 
         Args:
             input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
                 Token ids of the texts.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
-            context (`CorpusContext`, *optional*):
-                Result of [`CDEModel.encode_context`]. Defaults to no context.
+            context (`Context`, *optional*):
+                Result of [`CDEModel.encode_context`]. Defaults to the empty context.
 
         Returns:
             `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
         """
-        return self.embed_texts(input_ids, attention_mask, context=context)
+        return self(input_ids, attention_mask, context=context, return_dict=True).embeddings
 
-    def embed_texts(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, context: CorpusContext | None = None
-    ) -> Tensor:
-        """Like [`CDEModel.encode_texts`], but with gradients."""
-        context = CorpusContext.null() if context is None else context
-        if context.block is not None:  # the second stage checks it
-            return self.second_stage_model(input_ids, attention_mask, context_block=context.block)
-        self._check_context(context)
-        return self.second_stage_model(
-            input_ids, attention_mask, context.embeddings, token_frequencies=context.token_frequencies
-        )
+    def train(self, mode: bool = True) -> "CDEModel":
+        """Sets training mode or evaluation mode. After training, a context is checked again."""
+        self._checked_context = None if mode else self._checked_context
+        return super().train(mode)
 
-    def _check_first_stage(self) -> None:
+    def load_state_dict(self, *args, **kwargs):
+        """Loads weights. A context is checked again afterwards."""
+        self._checked_context = None
+        return super().load_state_dict(*args, **kwargs)
+
+    def _embed_documents(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         if self.first_stage_model is None:
             raise ValueError(
                 "This checkpoint was saved with its context and without the first stage, so it cannot encode another "
                 "context. Load the checkpoint that it was made from."
             )
+        return self.first_stage_model(input_ids, attention_mask)
 
-    def _check_context(self, context: CorpusContext) -> None:
-        is_ours = is_named(self.second_stage_model, context.second_stage_fingerprint)
-        if self.first_stage_model is not None:
-            is_ours &= is_named(self.first_stage_model, context.first_stage_fingerprint)
-        if not is_ours:
-            raise ValueError(
-                "The context was made by another model, or by this model before its weights were changed. Encode the "
-                "context again."
-            )
-        # Bare first-stage vectors have no fingerprint and never come with frequencies.
-        is_complete = context.embeddings is not None and context.second_stage_fingerprint is not None
-        if is_complete and self.config.counts_tokens and context.token_frequencies is None:
-            raise ValueError(
-                "The context has no token frequencies, which this model needs for its pooling or its lexical part. "
-                "Encode the context again."
-            )
-
-    def _count_token_frequencies(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _count_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        if not self.config.counts_tokens:
+            return None
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         return count_token_frequencies(input_ids, attention_mask, self.config.vocab_size)
+
+    def _check_context(self, context: Context) -> Context:
+        """
+        Refuses a context of another model, and moves it to the model's device.
+
+        A context is checked once, and again after training or loading weights: reading weights before every batch
+        would stall an accelerator. Contexts without a fingerprint, as in a training step, are not checked.
+        """
+        if torch.compiler.is_compiling():
+            return context
+        if context.fingerprint is not None and context is not self._checked_context:
+            if context.fingerprint != fingerprint(self.second_stage_model):
+                raise ValueError(
+                    "The context was made by another model, or by this model before its weights were changed. Encode "
+                    "the context again."
+                )
+            if context.embeddings is not None:
+                self._check_finite(context.embeddings)
+            # Bare first-stage vectors have no number of documents and never come with frequencies.
+            if self.config.counts_tokens and context.token_frequencies is None and context.num_documents > 0:
+                raise ValueError(
+                    "The context has no token frequencies, which this model needs for its pooling or its lexical "
+                    "part. Encode the context again."
+                )
+            self._checked_context = None if self.training else context
+        return context.to(self.device)
+
+    def _check_finite(self, dataset_embeddings: Tensor) -> None:
+        # Training checks the loss instead, because reading a value here would stall an accelerator.
+        if not self.training and not torch.compiler.is_compiling() and not dataset_embeddings.isfinite().all():
+            raise ValueError(
+                "`dataset_embeddings` contains NaN or infinite values. Check the context documents' vectors."
+            )
 
 
 def find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:

@@ -17,11 +17,9 @@ from .backbones import (
     move_padding_to_the_right,
 )
 from .configuration_cde import CDEConfig
+from .context import Context
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
-from .corpus_context import ContextBlock
-from .fingerprint import is_named
-from .lexical import add_lexical_part, lexical_sketch
-from .pooling import mean_of_tokens, pooling_weights
+from .pooling import add_lexical_part, lexical_sketch, mean_of_tokens, pooling_weights
 
 
 class SecondStage(nn.Module):
@@ -59,11 +57,10 @@ class SecondStage(nn.Module):
         attention_mask: Tensor | None = None,
         dataset_embeddings: Tensor | None = None,
         *,
-        token_frequencies: Tensor | None = None,
-        context_block: ContextBlock | None = None,
+        context: Context | None = None,
     ) -> Tensor:
         """
-        Embeds texts given `dataset_embeddings` or, in prefix attention, a `context_block` computed from them.
+        Embeds texts given a context.
 
         Args:
             input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`):
@@ -71,13 +68,12 @@ class SecondStage(nn.Module):
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Zero at padding. Defaults to ones.
             dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
-                At most `context_size` first-stage vectors. The null embedding replaces missing ones. In joint
-                attention a leading batch dimension gives each text its own context. Defaults to no context.
-            token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Share of the context documents that contain each token. Without it, the pooling is the plain mean and
-                the lexical part is zero.
-            context_block (`ContextBlock`, *optional*):
-                Result of [`SecondStage.encode_block`], which includes token frequencies.
+                At most `context_size` first-stage vectors, as a context without token frequencies. In joint attention
+                a leading batch dimension gives each text its own context.
+            context (`Context`, *optional*):
+                The context, instead of `dataset_embeddings`. Defaults to the empty context. The null embedding
+                replaces missing documents. Without token frequencies, the pooling is the plain mean and the lexical
+                part is zero.
 
         Returns:
             `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
@@ -86,22 +82,20 @@ class SecondStage(nn.Module):
             attention_mask = torch.ones_like(input_ids)
         else:
             input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
+        if context is None:
+            context = Context(dataset_embeddings)
+        elif dataset_embeddings is not None:
+            raise ValueError("Pass `context` or `dataset_embeddings`, not both.")
+        token_frequencies = context.token_frequencies
         if self.config.context_attention == "prefix":
-            if context_block is None:
-                context_block = self.encode_block(dataset_embeddings, token_frequencies)
-            elif dataset_embeddings is not None or token_frequencies is not None:
-                raise ValueError(
-                    "A `context_block` contains its whole context. Pass it alone, or `dataset_embeddings` without it."
-                )
-            token_frequencies = context_block.token_frequencies
-            hidden_states = self._attend_to_block(input_ids, attention_mask, context_block)
-        elif context_block is not None:
+            hidden_states = self._attend_to_block(input_ids, attention_mask, context)
+        elif context.keys_values is not None:
             raise ValueError(
-                "A `context_block` works in prefix attention only, but this model has `context_attention='joint'`. "
-                "Pass `dataset_embeddings`."
+                "The context has the context block of prefix attention, but this model has "
+                "`context_attention='joint'`. Encode the context with this model."
             )
         else:
-            hidden_states = self._attend_jointly(input_ids, attention_mask, dataset_embeddings)
+            hidden_states = self._attend_jointly(input_ids, attention_mask, context.embeddings)
         # Trained with the plain mean, a model is better with frequencies at inference than if trained with them.
         pools_by_frequency = self.config.pooling == "context_frequency" and not self.training
         weights = pooling_weights(
@@ -119,9 +113,7 @@ class SecondStage(nn.Module):
         sketch = self._sketch_words(input_ids, attention_mask, token_frequencies)
         return add_lexical_part(output, sketch, self.config.lexical_weight)
 
-    def encode_block(
-        self, dataset_embeddings: Tensor | None = None, token_frequencies: Tensor | None = None
-    ) -> ContextBlock:
+    def encode_block(self, dataset_embeddings: Tensor | None = None) -> tuple[tuple[Tensor, Tensor], ...]:
         """
         Runs context and soft prompt through the backbone once and caches their keys and values.
 
@@ -131,11 +123,9 @@ class SecondStage(nn.Module):
         Args:
             dataset_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
                 First-stage vectors. The null embedding replaces missing ones. Defaults to no context.
-            token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
-                Share of the context documents that contain each token.
 
         Returns:
-            `ContextBlock`: The block, without a fingerprint.
+            `tuple`: The `keys_values` of a [`Context`].
         """
         if self.config.context_attention != "prefix":
             raise ValueError(
@@ -165,10 +155,13 @@ class SecondStage(nn.Module):
                 "Reentrant gradient checkpointing drops the gradients of the context. Enable it with "
                 "`gradient_checkpointing_kwargs={'use_reentrant': False}`."
             )
-        return ContextBlock(keys_values, token_frequencies)
+        return keys_values
 
-    def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, block: ContextBlock) -> Tensor:
-        self._check_block(block)
+    def _attend_to_block(self, input_ids: Tensor, attention_mask: Tensor, context: Context) -> Tensor:
+        keys_values = context.keys_values
+        if keys_values is None:
+            keys_values = self.encode_block(context.embeddings)
+        self._check_block(keys_values)
         inputs_embeds = self._embed_text(input_ids)
         num_block_tokens = self.config.num_block_tokens
         num_visible = 0 if self.config.separate_context else num_block_tokens  # block tokens in the text's softmax
@@ -177,7 +170,7 @@ class SecondStage(nn.Module):
             inputs_embeds=inputs_embeds,
             attention_mask=text_masks(self.backbone, inputs_embeds, visible, num_visible),
             position_ids=self._position_ids(input_ids.shape[1], input_ids.device)[:, num_block_tokens:],
-            context_keys_values=block.keys_values,
+            context_keys_values=keys_values,
             separate_context=self.config.separate_context,
         )
         return output.last_hidden_state
@@ -286,11 +279,6 @@ class SecondStage(nn.Module):
                     "`first_stage_model`."
                 )
             num_documents = shape[-2]
-            # Training checks the loss instead, because reading a value here would stall an accelerator.
-            if not self.training and not torch.compiler.is_compiling() and not dataset_embeddings.isfinite().all():
-                raise ValueError(
-                    "`dataset_embeddings` contains NaN or infinite values. Check the context documents' vectors."
-                )
         if num_documents > config.context_size:
             raise ValueError(
                 f"The context has {num_documents} documents, but this model reads at most {config.context_size}. "
@@ -303,23 +291,13 @@ class SecondStage(nn.Module):
             )
         return num_documents
 
-    def _check_block(self, block: ContextBlock) -> None:
-        if torch.compiler.is_compiling():
-            return
-        num_tokens = block.keys_values[0][0].shape[2]
-        if (
-            len(block.keys_values) != self.backbone.config.num_hidden_layers
-            or num_tokens != self.config.num_block_tokens
-        ):
+    def _check_block(self, keys_values: tuple[tuple[Tensor, Tensor], ...]) -> None:
+        sizes = (len(keys_values), keys_values[0][0].shape[2])
+        expected = (self.backbone.config.num_hidden_layers, self.config.num_block_tokens)
+        if sizes != expected:
             raise ValueError(
-                f"The context block has {len(block.keys_values)} layers of {num_tokens} tokens, but this model needs "
-                f"{self.backbone.config.num_hidden_layers} layers of {self.config.num_block_tokens}. It belongs to "
-                "another model. Encode the context again."
-            )
-        if not is_named(self, block.model_fingerprint):
-            raise ValueError(
-                "The context block was made by another model, or by this model before its weights were changed. "
-                "Encode the context again."
+                f"The context block has {sizes[0]} layers of {sizes[1]} tokens, but this model needs {expected[0]} "
+                f"layers of {expected[1]}. It belongs to another model. Encode the context again."
             )
 
 

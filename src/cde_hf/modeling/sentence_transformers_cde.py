@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,33 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .corpus_context import CorpusContext, documents_with_text, fill_documents, sample_documents
-from .fingerprint import fingerprint, tensor_hash
+from .configuration_cde import CDEConfig
+from .context import (
+    CONTEXT_FILE,
+    Context,
+    as_context,
+    documents_with_text,
+    fill_documents,
+    fingerprint,
+    sample_documents,
+    tensor_hash,
+)
 from .modeling_cde import CDEModel
 
 
 logger = logging.get_logger(__name__)
 
-CONTEXT_FILE = "context.safetensors"
 DEFAULT_MAX_LENGTH = 512
 DEFAULT_DOCUMENT_PROMPT = "search_document: "
+
+# Fields of the configuration that no vector depends on, or that show in the weights.
+_IDLE_SETTINGS = (
+    "first_stage_config",
+    "second_stage_config",
+    "has_first_stage",
+    "sequence_dropout_prob",
+    "initializer_range",
+)
 
 
 class CDETransformer(InputModule):
@@ -32,6 +49,7 @@ class CDETransformer(InputModule):
     The output of `encode` depends on the context:
 
     - After `set_context(documents)`, or if the checkpoint was saved with its context: contextual embeddings.
+    - After `set_context(Context())`: embeddings without a context, as of a plain biencoder.
     - With `encode(texts, dataset_embeddings=vectors)`: embeddings given these first-stage vectors as context.
     - Otherwise: the first-stage vectors of the texts, for use as `dataset_embeddings`.
 
@@ -44,7 +62,7 @@ class CDETransformer(InputModule):
             Maximum number of tokens of a text.
         document_prompt (`str`, *optional*, defaults to `"search_document: "`):
             Prompt of the context documents.
-        context (`CorpusContext`, *optional*):
+        context (`Context`, *optional*):
             The initial context.
     """
 
@@ -60,57 +78,61 @@ class CDETransformer(InputModule):
         *,
         max_seq_length: int = DEFAULT_MAX_LENGTH,
         document_prompt: str = DEFAULT_DOCUMENT_PROMPT,
-        context: CorpusContext | None = None,
+        context: Context | None = None,
     ):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.document_prompt = document_prompt
-        self.context: CorpusContext | None = None
-        self._last_context: tuple[tuple[str, str], CorpusContext] | None = None
+        self.context: Context | None = None
+        self._last_context: tuple[Any, Context] | None = None
         if context is not None:
             self.set_context(context)
 
-    def set_context(self, documents: Sequence[str] | CorpusContext | None, *, seed: int = 0) -> None:
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Fields of the model's configuration that differ from their defaults and do not show in the weights."""
+        config = self.model.config
+        names = [name for name in type(config).__annotations__ if name not in _IDLE_SETTINGS]
+        changed = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(CDEConfig, name)}
+        return {**changed, "document_prompt": self.document_prompt}
+
+    def set_context(
+        self,
+        documents: Sequence[str] | Mapping[str, str] | Context | None,
+        *,
+        size: int | None = None,
+        seed: int = 0,
+    ) -> None:
         """
         Sets the context for every text that is encoded from now on.
 
         Args:
-            documents (`Sequence[str]`, `CorpusContext` or `None`):
-                Documents of the corpus, of which `context_size` are sampled. Or an encoded context, or `None` to
-                remove the context.
+            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
+                Documents of the corpus, as a list or by id. Or a context: `Context()` gives embeddings without a
+                context. `None` removes the context, and `encode` gives first-stage vectors.
+            size (`int`, *optional*):
+                Number of documents to sample. Defaults to the model's `context_size`, which is the maximum.
             seed (`int`, *optional*, defaults to `0`):
                 Seed of the sample.
         """
-        if documents is None:
-            self.context = None
-        elif hasattr(documents, "second_stage_fingerprint"):
-            # Not `isinstance`: a checkpoint's copy of this code and the installed package each have a `CorpusContext`.
-            self.context = self.model.add_context_block(documents)
-        else:
-            self.context = self.encode_context(documents, seed=seed)
+        context = as_context(documents)
+        if documents is not None and context is None:
+            context = self._encode_context(documents, size, seed)
+        self.context = None if context is None else self.model.prepare_context(context)
 
-    def encode_context(self, documents: Sequence[str], *, seed: int = 0, mini_batch_size: int = 32) -> CorpusContext:
+    def _encode_context(self, documents: Sequence[str] | Mapping[str, str], size: int | None, seed: int) -> Context:
         """
-        Encodes the context of a corpus.
+        Samples and encodes the context of a corpus.
 
-        Args:
-            documents (`Sequence[str]`):
-                Documents of the corpus. Empty ones are skipped. If there are more than `context_size`, some are
-                sampled. If there are fewer, the null embedding fills the rest. A model without a null embedding
-                repeats documents instead.
-            seed (`int`, *optional*, defaults to `0`):
-                Seed of the sample.
-            mini_batch_size (`int`, *optional*, defaults to `32`):
-                Number of documents per forward pass.
-
-        Returns:
-            `CorpusContext`: The context.
+        If the corpus has fewer than `context_size` documents, the null embedding fills the rest. A model without a
+        null embedding repeats documents instead.
         """
         config = self.model.config
+        size = config.context_size if size is None else min(size, config.context_size)
         chosen = fill_documents(
-            sample_documents(documents_with_text(documents), config.context_size, seed=seed),
+            sample_documents(documents_with_text(documents), size, seed=seed),
             config.context_size if not config.has_null_embedding else 0,
             seed=seed,
         )
@@ -119,11 +141,14 @@ class CDETransformer(InputModule):
             chosen = sorted(chosen, key=len)
         features = self.preprocess(chosen, prompt=self.document_prompt)
         device = self.model.device
-        return self.model.encode_context(
-            features["input_ids"].to(device),
-            features["attention_mask"].to(device),
-            mini_batch_size=mini_batch_size,
-        )
+        return self.model.encode_context(features["input_ids"].to(device), features["attention_mask"].to(device))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CDETransformer":
+        """Moves and casts the context with the model."""
+        super()._apply(fn, recurse)
+        if self.context is not None:
+            self.context = self.context.to(self.model.device, self.model.dtype)
+        return self
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
@@ -146,24 +171,25 @@ class CDETransformer(InputModule):
     def forward(self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs) -> dict[str, Any]:
         """Adds `sentence_embedding` of shape `(batch_size, embedding_size)` to the features."""
         input_ids, attention_mask = features["input_ids"], features["attention_mask"]
+        context = self.context
         if dataset_embeddings is not None:
-            if self.context is not None:
+            if context is not None:
                 raise ValueError(
                     "This model has a context of its own, but `dataset_embeddings` are another one. Call "
-                    "`model[0].set_context(None)` first, or omit `dataset_embeddings`."
+                    "`set_context(None)` first, or omit `dataset_embeddings`."
                 )
             context = self._context_of(dataset_embeddings)
-        else:
-            context = self.context = self._on_device(self.context)
         if context is not None:
-            features["sentence_embedding"] = self.model.embed_texts(input_ids, attention_mask, context=context)
+            output = self.model(input_ids, attention_mask, context=context, return_dict=True)
+            features["sentence_embedding"] = output.embeddings
         else:
             logger.warning_once(
                 "No context is set, so `encode` returns first-stage vectors, for use as `dataset_embeddings`. For "
-                "embeddings, call `model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` for "
-                "embeddings without a context."
+                "embeddings, set the documents of the corpus as context, or `Context()` for embeddings without one: "
+                "`cde_hf.set_context(model, documents)`."
             )
-            features["sentence_embedding"] = self.model.encode_context_documents(input_ids, attention_mask)
+            output = self.model(context_input_ids=input_ids, context_attention_mask=attention_mask, return_dict=True)
+            features["sentence_embedding"] = output.context_embeddings
         return features
 
     def get_embedding_dimension(self) -> int:
@@ -201,34 +227,22 @@ class CDETransformer(InputModule):
         context = None
         if context_file is not None:
             # Model and context were saved together, so they match even if the weights are loaded in another precision.
-            context = replace(
-                CorpusContext.load(context_file),
-                first_stage_fingerprint=None,
-                second_stage_fingerprint=fingerprint(model.second_stage_model),
-            )
+            context = replace(Context.load(context_file), fingerprint=fingerprint(model.second_stage_model))
         return cls(model, tokenizer, **config, context=context)
 
-    def _context_of(self, dataset_embeddings: Tensor) -> CorpusContext:
-        """Context of bare first-stage vectors. In prefix attention its block is cached for later calls."""
+    def _context_of(self, dataset_embeddings: Tensor) -> Context:
+        """Context of bare first-stage vectors. Its context block is cached for the next batch."""
         if self.model.config.counts_tokens:
             logger.warning_once(
                 "`dataset_embeddings` have no token frequencies, so the pooling is the plain mean and the lexical "
-                "part is zero. Call `model[0].set_context(documents)` instead."
+                "part is zero. Set the documents as context instead: `cde_hf.set_context(model, documents)`."
             )
         vectors = torch.as_tensor(dataset_embeddings)
-        if self.model.config.context_attention == "joint":
-            return CorpusContext(vectors.to(self.model.device))
-        key = (tensor_hash(vectors), fingerprint(self.model.second_stage_model))
+        version = sum(weights._version for weights in self.model.parameters())
+        key = (tensor_hash(vectors), version, self.model.device)
         if self._last_context is None or self._last_context[0] != key:
-            self._last_context = (key, self.model.add_context_block(CorpusContext(vectors)))
+            self._last_context = (key, self.model.prepare_context(Context(vectors)))
         return self._last_context[1]
-
-    def _on_device(self, context: CorpusContext | None) -> CorpusContext | None:
-        """Moves the context to the model's device. It is not a submodule, so it does not move with the model."""
-        if context is None:
-            return None
-        tensor = context.embeddings if context.block is None else context.block.keys_values[0][0]
-        return context if tensor is None or tensor.device == self.model.device else context.to(self.model.device)
 
 
 def write_modules_file(folder: str | os.PathLike) -> None:

@@ -18,6 +18,9 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .context import Context, as_context
 
 
 ONNX_FILE = "model.onnx"
@@ -37,8 +40,8 @@ class CDEOnnxTransformer(InputModule):
             Maximum number of tokens of a text.
         embedding_dimension (`int`):
             Size of the embeddings.
-        context (`dict[str, np.ndarray]`, *optional*):
-            The context, if it is an input of the graph. See [`context_inputs`].
+        context (`Context`, *optional*):
+            The context, if it is an input of the graph.
     """
 
     config_file_name = "sentence_transformers_onnx_config.json"
@@ -52,7 +55,7 @@ class CDEOnnxTransformer(InputModule):
         *,
         max_seq_length: int,
         embedding_dimension: int,
-        context: dict[str, np.ndarray] | None = None,
+        context: Context | None = None,
     ):
         super().__init__()
         self.model_file = Path(model_file)
@@ -61,24 +64,38 @@ class CDEOnnxTransformer(InputModule):
         self.embedding_dimension = embedding_dimension
         self.session = _open_session(self.model_file)
         self._context_names = {each.name for each in self.session.get_inputs()} - {"input_ids", "attention_mask"}
-        self.context: dict[str, np.ndarray] = {}
+        self.context: Context | None = None
+        self._context_arrays: dict[str, np.ndarray] = {}
         if context is not None:
             self.set_context(context)
 
-    def set_context(self, context: Any) -> None:
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the vectors depend on besides weights, tokenizer and context: nothing."""
+        return {}
+
+    def set_context(self, documents: Any, *, size: int | None = None, seed: int = 0) -> None:
         """
         Sets the context, if it is an input of the graph.
 
         Args:
-            context (`CorpusContext` or `dict[str, np.ndarray]`):
-                A context encoded by the PyTorch model, or its arrays.
+            documents (`Context`):
+                A context encoded by the PyTorch model. Documents are refused, because the first stage is not here.
+            size, seed (`int`, *optional*):
+                Not used here.
         """
+        context = as_context(documents)
+        if context is None:
+            raise TypeError(
+                f"A model in ONNX cannot encode a context, got a `{type(documents).__name__}`. Set the documents on "
+                "the PyTorch model, and give this one its context."
+            )
         if not self._context_names:
             raise ValueError(
                 "The context is part of this ONNX graph and cannot be changed. Export the model with "
                 "`context_as_input=True`."
             )
-        arrays = context if isinstance(context, dict) else context_inputs(context)
+        arrays = context_inputs(context)
         arrays = {name: array for name, array in arrays.items() if name in self._context_names}
         if arrays.keys() != self._context_names:
             raise ValueError(
@@ -91,7 +108,7 @@ class CDEOnnxTransformer(InputModule):
                     f"`{each.name}` must have the shape {tuple(each.shape)}, got {arrays[each.name].shape}. Pass a "
                     "full context of the exported model."
                 )
-        self.context = arrays
+        self.context, self._context_arrays = context, arrays
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`."""
@@ -108,13 +125,13 @@ class CDEOnnxTransformer(InputModule):
 
     def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
         """Adds `sentence_embedding` of shape `(batch_size, embedding_dimension)` to the features."""
-        if self._context_names and not self.context:
+        if self._context_names and self.context is None:
             raise ValueError(
-                "The context is an input of this ONNX graph, but none is set. Call `model[0].set_context(context)` "
-                "with a context encoded by the PyTorch model."
+                "The context is an input of this ONNX graph, but none is set. Call `set_context(model, context)` with "
+                "a context encoded by the PyTorch model."
             )
         inputs = {name: features[name].cpu().numpy() for name in ("input_ids", "attention_mask")}
-        embeddings = self.session.run(["sentence_embedding"], {**inputs, **self.context})[0]
+        embeddings = self.session.run(["sentence_embedding"], {**inputs, **self._context_arrays})[0]
         features["sentence_embedding"] = torch.from_numpy(embeddings).to(features["input_ids"].device)
         return features
 
@@ -129,9 +146,10 @@ class CDEOnnxTransformer(InputModule):
             shutil.copyfile(self.model_file, folder / ONNX_FILE)
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
-        if self.context:
-            save_file(self.context, folder / CONTEXT_FILE)
-        shutil.copyfile(__file__, folder / Path(__file__).name)
+        if self._context_arrays:
+            save_file(self._context_arrays, folder / CONTEXT_FILE)
+        for path in (__file__, *get_relative_import_files(__file__)):
+            shutil.copyfile(path, folder / Path(path).name)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDEOnnxTransformer":
@@ -147,16 +165,16 @@ class CDEOnnxTransformer(InputModule):
         # Without a value it may ask in the terminal.
         renamed["trust_remote_code"] = kwargs.get("trust_remote_code", False)
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **renamed)
-        context = load_file(context_file) if context_file is not None else None
+        context = _context_of_inputs(load_file(context_file)) if context_file is not None else None
         return cls(model_file, tokenizer, **config, context=context)
 
 
-def context_inputs(context: Any) -> dict[str, np.ndarray]:
+def context_inputs(context: Context) -> dict[str, np.ndarray]:
     """
     Converts a context to inputs of a graph.
 
     Args:
-        context (`CorpusContext`):
+        context (`Context`):
             A context of a CDE model. In prefix attention it needs its context block.
 
     Returns:
@@ -165,12 +183,21 @@ def context_inputs(context: Any) -> dict[str, np.ndarray]:
         `token_frequencies` of shape `(vocab_size,)`, if the context has them.
     """
     tensors: dict[str, Tensor | None] = {"token_frequencies": context.token_frequencies}
-    if context.block is not None:
-        tensors["context_keys"] = torch.stack([key for key, _ in context.block.keys_values])
-        tensors["context_values"] = torch.stack([value for _, value in context.block.keys_values])
+    if context.keys_values is not None:
+        tensors["context_keys"] = torch.stack([key for key, _ in context.keys_values])
+        tensors["context_values"] = torch.stack([value for _, value in context.keys_values])
     else:
         tensors["dataset_embeddings"] = context.embeddings
     return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
+
+
+def _context_of_inputs(arrays: dict[str, np.ndarray]) -> Context:
+    """The inverse of [`context_inputs`]."""
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    keys_values = None
+    if "context_keys" in tensors:
+        keys_values = tuple(zip(tensors["context_keys"], tensors["context_values"], strict=True))
+    return Context(tensors.get("dataset_embeddings"), tensors.get("token_frequencies"), keys_values)
 
 
 def write_onnx_modules_file(folder: str | os.PathLike) -> None:

@@ -1,34 +1,10 @@
-"""Evaluation on retrieval sets, training-free adaptation to a corpus, the index, and bulk encoding."""
+"""
+Evaluation on retrieval sets, training-free adaptation to a corpus, the index, and bulk encoding.
+
+The names are in `__init__.pyi`, for type checkers too.
+"""
 
 from ..lazy import lazy_names
 
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "bm25": ["BM25"],
-        "context_effects": ["ContextEffect", "ContextReport", "context_report"],
-        "contextualized_models": ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize"],
-        "corpus_encoding": ["EncodedCorpus", "encode_corpus"],
-        "drift": ["Drift"],
-        "evaluation": ["CONTEXTS", "evaluate"],
-        "evaluation_result": ["Evaluation"],
-        "index": ["ContextualIndex"],
-        "mteb_models": ["make_model_meta"],
-        "origins": ["VectorOrigin", "vector_origin"],
-        "qdrant": ["QdrantIndex"],
-        "search": ["Ranking", "search_vectors"],
-        "significance": ["Comparison", "compare_scores"],
-        "storage": ["SearchHit"],
-        "systems": [
-            "CDEEmbedder",
-            "ContextualEmbedder",
-            "Embedder",
-            "Ranker",
-            "RememberingEmbedder",
-            "SentenceTransformerEmbedder",
-            "is_contextual",
-        ],
-        "whitening": ["WhitenedEmbedder"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

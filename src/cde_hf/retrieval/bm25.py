@@ -1,6 +1,7 @@
 """BM25, the lexical baseline, with Lucene's formula and defaults."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -60,7 +61,8 @@ class BM25:
         return Ranking(np.where(results.scores > 0, results.documents, -1), results.scores)
 
 
-def _tokenize(texts: Sequence[str], *, return_ids: bool = True) -> bm25s.tokenization.Tokenized | list[list[str]]:
+def _tokenize(texts: Sequence[str], *, return_ids: bool = True) -> Any:
+    """Splits texts into words: a `bm25s.tokenization.Tokenized` with ids, or a list of words for each text."""
     return bm25s.tokenize(
         list(texts), stopwords="en", stemmer=_strip_plurals, return_ids=return_ids, show_progress=False
     )

@@ -7,7 +7,9 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
 
-from ..modeling import CorpusContext
+from ..data import Corpus
+from ..modeling import Context
+from .model_contexts import set_context, with_context
 
 
 logger = logging.get_logger(__name__)
@@ -64,22 +66,22 @@ class ContextReport:
 
 def context_report(
     model: SentenceTransformer,
-    context: Sequence[str] | CorpusContext,
+    context: Corpus | Context,
     texts: Sequence[str],
     *,
-    other: Sequence[str] | CorpusContext | None = None,
+    other: Corpus | Context | None = None,
 ) -> ContextReport:
     """
     Compares the vectors of texts with a context, without any, and with another context.
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint. Its own context is restored afterwards.
-        context (`Sequence[str]` or `CorpusContext`):
+            A contextualized model or a CDE checkpoint, which stays unchanged.
+        context (`Corpus` or `Context`):
             The context to measure.
         texts (`Sequence[str]`):
             At least three texts of the corpus, or queries.
-        other (`Sequence[str]` or `CorpusContext`, *optional*):
+        other (`Corpus` or `Context`, *optional*):
             The context of another corpus.
 
     Returns:
@@ -87,18 +89,14 @@ def context_report(
     """
     if len(texts) < 3:
         raise ValueError(f"A margin needs at least 3 texts, got {len(texts)}. Give more texts of the corpus.")
-    module = model[0]
-    contexts = {"none": CorpusContext.null(), "context": context}
+    contexts = {"none": Context(), "context": context}
     if other is not None:
         contexts["other"] = other
-    before = module.context
-    try:
-        vectors = {}
-        for name, documents in contexts.items():
-            module.set_context(documents)
-            vectors[name] = model.encode(list(texts), normalize_embeddings=True)
-    finally:
-        module.set_context(before)
+    twin = with_context(model, Context())
+    vectors = {}
+    for name, documents in contexts.items():
+        set_context(twin, documents)
+        vectors[name] = twin.encode(list(texts), normalize_embeddings=True)
     report = ContextReport({name: _effect(part, vectors["none"]) for name, part in vectors.items()})
     if report.effects["context"].moved < _NOTHING:
         logger.warning(

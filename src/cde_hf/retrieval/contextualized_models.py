@@ -11,9 +11,11 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch.nn import Module
 
-from ..modeling.frequency_pooling import FrequencyPooling
+from ..data import Corpus, load_documents
+from ..modeling import Context
+from ..modeling.context import as_context
+from ..modeling.frequency_pooling import DEFAULT_SIZE, FrequencyPooling
 from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
-from .systems import SentenceTransformerEmbedder, load_if_path
 
 
 class ContextualizedSentenceTransformer(SentenceTransformer):
@@ -33,9 +35,9 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
 
 def contextualize(
     model: SentenceTransformer | str | os.PathLike,
-    documents: Sequence[str] | None,
+    corpus: Corpus | Context | None,
     *,
-    size: int = 64,
+    size: int = DEFAULT_SIZE,
     frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
     lexical_size: int | None = None,
     seed: int = 0,
@@ -50,9 +52,10 @@ def contextualize(
     Args:
         model (`SentenceTransformer`, `str` or `os.PathLike`):
             A model with mean pooling, or its folder or Hub name.
-        documents (`Sequence[str]` or `None`):
-            Documents of the corpus, of which empty ones are skipped. With `None`, pooling is the plain mean until
-            `model[1].set_context(documents)`.
+        corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
+            The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Documents
+            without text are skipped. Or a context of such a model. With `None`, pooling is the plain mean until
+            `set_context(model, corpus)`.
         size (`int`, *optional*, defaults to `64`):
             Number of documents to sample; all of them if there are fewer.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
@@ -80,8 +83,18 @@ def contextualize(
         lexical_size=lexical_size,
     )
     contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
-    frequency_pooling.set_context(documents, size=size, seed=seed)
+    frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)
     return contextualized
+
+
+def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTransformer:
+    """Loads a model that is given by its folder or Hub name, without running code that it contains."""
+    return SentenceTransformer(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
+
+
+def read_context(corpus: Corpus | Context | None) -> Sequence[str] | Context | None:
+    """Reads the texts of a corpus. A context and `None` are returned unchanged."""
+    return corpus if corpus is None or as_context(corpus) is not None else load_documents(corpus)
 
 
 def with_module(
@@ -111,28 +124,6 @@ def with_module(
         truncate_dim=model.truncate_dim,
         trust_remote_code=True,  # a trainer reads its own checkpoints, which have code
     )
-
-
-class FrequencyPoolingEmbedder(SentenceTransformerEmbedder):
-    """
-    A [`ContextualEmbedder`]: a sentence-transformers model with context-frequency pooling.
-
-    Args:
-        model (`SentenceTransformer`):
-            A model with mean pooling, which stays unchanged.
-        name (`str`):
-            Name of its row in a table.
-        batch_size (`int`, *optional*, defaults to `32`):
-            Number of texts to encode at once.
-    """
-
-    def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
-        super().__init__(contextualize(model, None), name, batch_size=batch_size)
-
-    def set_context(self, documents: Sequence[str] | None) -> None:
-        """Reads the word statistics of all given documents, or removes them."""
-        _, pooling = _find_pooling(self.model)
-        pooling.set_context(documents, size=max(1, len(documents or ())))
 
 
 def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
@@ -180,4 +171,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     os.replace(temporary_path, path)
 
 
-__all__ = ["ContextualizedSentenceTransformer", "FrequencyPoolingEmbedder", "contextualize", "with_module"]
+__all__ = ["ContextualizedSentenceTransformer", "contextualize", "read_context", "with_module"]

@@ -11,7 +11,7 @@ processes, on one machine or on several machines that share the folder.
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
+from ..data import Corpus, ids_and_texts
+from ..modeling import Context
 from ..processes import process_state
-from .model_contexts import ModelContext, context_of, load_context, with_context, with_own_context
+from .model_contexts import get_context, with_context, with_own_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
-from .storage import ids_and_texts
 from .systems import SentenceTransformerEmbedder
 
 
@@ -86,10 +87,10 @@ class EncodedCorpus:
         return VectorOrigin.from_dict(self.manifest["origin"])
 
     @property
-    def context(self) -> ModelContext:
+    def context(self) -> Context | None:
         """The context of the vectors."""
         path = self.folder / _CONTEXT_FILE
-        return load_context(path) if path.exists() else None
+        return Context.load(path) if path.exists() else None
 
     @property
     def paths(self) -> list[Path]:
@@ -114,7 +115,7 @@ class EncodedCorpus:
 
 def encode_corpus(
     model: SentenceTransformer,
-    documents: Mapping[str, str] | Sequence[str],
+    documents: Corpus,
     folder: str | os.PathLike,
     *,
     batch_size: int = 32,
@@ -128,8 +129,8 @@ def encode_corpus(
         model (`SentenceTransformer`):
             A CDE checkpoint, a model with context-frequency pooling, or a plain model. A contextual model uses its own
             context; without one, it gets a sample of the documents.
-        documents (`Mapping[str, str]` or `Sequence[str]`):
-            Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
+        documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+            A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
         folder (`str` or `os.PathLike`):
             Folder to write.
         batch_size (`int`, *optional*, defaults to `32`):
@@ -146,14 +147,12 @@ def encode_corpus(
         raise ValueError(f"`shard_size` must be at least 1, got {shard_size}. Use 8192 if in doubt.")
     folder = Path(folder)
     document_ids, texts = ids_and_texts(documents)
-    if not texts:
-        raise ValueError("There is nothing to encode: got no documents. Give the documents of a corpus.")
     state = process_state()
     if state.is_main_process:
         _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
     state.wait_for_everyone()
     encoded = EncodedCorpus(folder, _read_manifest(folder))
-    model = with_context(model, encoded.context)
+    model = with_context(model, encoded.context, encoded.origin.settings)
     if vector_origin(model) != encoded.origin:
         raise ValueError(
             f"`{folder}` was started with another model or setting: "
@@ -168,7 +167,13 @@ def encode_corpus(
 
 
 def _begin(
-    model: SentenceTransformer, document_ids: list[str], texts: list[str], folder: Path, *, shard_size: int, seed: int
+    model: SentenceTransformer,
+    document_ids: list[str],
+    texts: Sequence[str],
+    folder: Path,
+    *,
+    shard_size: int,
+    seed: int,
 ) -> None:
     """Writes what all shards share, or checks that the folder was started with the same."""
     wanted = {
@@ -179,7 +184,7 @@ def _begin(
     }
     if EncodedCorpus.exists(folder):
         found = _read_manifest(folder)
-        context = context_of(model)
+        context = get_context(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]
         for name, value in {**wanted, "context": wanted_context}.items():
             there = found["origin"]["context"] if name == "context" else found.get(name)
@@ -194,7 +199,7 @@ def _begin(
         raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     model = with_own_context(model, texts, seed=seed)
-    context = context_of(model)
+    context = get_context(model)
     if context is not None:
         context.save(folder / _CONTEXT_FILE)
     facts = {**wanted, "origin": vector_origin(model).to_dict()}
@@ -205,7 +210,7 @@ def _begin(
 def _encode_shards(
     model: SentenceTransformer,
     document_ids: list[str],
-    texts: list[str],
+    texts: Sequence[str],
     encoded: EncodedCorpus,
     state: PartialState,
     batch_size: int,
@@ -235,7 +240,7 @@ def _encode_shards(
 
 
 def _write_shard(
-    path: Path, document_ids: list[str], texts: list[str], vectors: np.ndarray, origin: VectorOrigin
+    path: Path, document_ids: list[str], texts: Sequence[str], vectors: np.ndarray, origin: VectorOrigin
 ) -> None:
     values = pa.array(vectors.ravel(), pa.float32())
     table = pa.table(
@@ -275,7 +280,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _hash_corpus(document_ids: list[str], texts: list[str]) -> str:
+def _hash_corpus(document_ids: list[str], texts: Sequence[str]) -> str:
     digest = xxhash.xxh3_128()
     for name, text in zip(document_ids, texts, strict=True):
         # With their lengths, so that another split into ids and texts has another hash.

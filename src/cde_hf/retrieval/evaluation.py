@@ -8,14 +8,14 @@ from tqdm.auto import tqdm
 
 from ..data.retrieval_sets import RetrievalSet
 from ..modeling import CDEConfig, sample_documents
-from .evaluation_result import Evaluation
+from .evaluation_result import Evaluation, Row, Scores
 from .metrics import RANKING_DEPTH, score_ranking
 from .search import Ranking, check_vectors, search_vectors
 from .systems import ContextualEmbedder, Embedder, Ranker
 
 
-Context = Literal["own", "foreign", "random", "none"]
-CONTEXTS: tuple[Context, ...] = get_args(Context)
+ContextName = Literal["own", "foreign", "random", "none"]
+CONTEXTS: tuple[ContextName, ...] = get_args(ContextName)
 
 _DOCUMENTS_AT_ONCE = 4096
 
@@ -24,7 +24,7 @@ def evaluate(
     systems: Sequence[Embedder | Ranker],
     retrieval_sets: Sequence[RetrievalSet],
     *,
-    contexts: Sequence[Context] = ("own",),
+    contexts: Sequence[ContextName] = ("own",),
     other_contexts: Mapping[str, Sequence[str]] | None = None,
     context_size: int = CDEConfig.context_size,
     seed: int = 0,
@@ -41,7 +41,8 @@ def evaluate(
             Contexts of contextual systems, one row for each: `"own"` takes documents of the set itself, `"foreign"` of
             the next set in the list, `"random"` of all other sets, and `"none"` uses no context.
         other_contexts (`Mapping[str, Sequence[str]]`, *optional*):
-            More contexts by name, each a list of documents to sample from. They are used on every set.
+            More contexts, each a list of documents to sample from. They are used on every set. Their names must differ
+            from those above.
         context_size (`int`, *optional*, defaults to `64`):
             Number of context documents, which are the same for all systems; all documents if there are fewer.
         seed (`int`, *optional*, defaults to `0`):
@@ -55,15 +56,18 @@ def evaluate(
     other_contexts = other_contexts or {}
     if not set(contexts) <= set(CONTEXTS) or not (contexts or other_contexts):
         raise ValueError(f"`contexts` must be some of {', '.join(CONTEXTS)}, got {list(contexts)}. Name at least one.")
+    taken = [name for name in other_contexts if name in CONTEXTS]
+    if taken:
+        raise ValueError(f"`{taken[0]}` in `other_contexts` already means another context. Rename it.")
     strange = [context for context in ("foreign", "random") if context in contexts]
     if strange and len(retrieval_sets) < 2:
         raise ValueError(
             f"A {strange[0]} context comes from another retrieval set, but there is only one. Give a second set, or "
             f"leave `{strange[0]}` out of `contexts`."
         )
-    samples = [_sample_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
+    samples = [sample_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
     others = {name: sample_documents(texts, context_size, seed=seed) for name, texts in other_contexts.items()}
-    scores: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    scores: dict[str, dict[Row, Scores]] = {}
     foreign_sets: dict[str, str] = {}
     for index, retrieval_set in enumerate(retrieval_sets):
         next_index = (index + 1) % len(retrieval_sets)
@@ -77,32 +81,58 @@ def evaluate(
         shown = {context: documents[context] for context in contexts} | others
         if "foreign" in contexts:
             foreign_sets[retrieval_set.name] = retrieval_sets[next_index].name
-        scores[retrieval_set.name] = {
-            name: score_ranking(ranking, retrieval_set)
-            for system in systems
-            for name, ranking in _rankings(system, retrieval_set, shown)
-        }
+        scores[retrieval_set.name] = dict(
+            pair for system in systems for pair in score_set(system, retrieval_set, shown)
+        )
     return Evaluation(scores, foreign_sets, context_size, seed)
 
 
-def _rankings(
-    system: Embedder | Ranker, retrieval_set: RetrievalSet, contexts: dict[str, list[str] | None]
-) -> Iterator[tuple[str, Ranking]]:
-    """Yields the rows of a system: its name, with the context if it has one, and its ranking."""
-    queries, documents = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
+def score_set(
+    system: Embedder | Ranker, retrieval_set: RetrievalSet, contexts: Mapping[str, Sequence[str] | None]
+) -> Iterator[tuple[Row, Scores]]:
+    """
+    Scores a system on one retrieval set. A contextual system ends up without a context.
+
+    Args:
+        system (`Embedder`, `ContextualEmbedder` or `Ranker`):
+            The system.
+        retrieval_set (`RetrievalSet`):
+            The set.
+        contexts (`Mapping[str, Sequence[str] | None]`):
+            Context documents by the name of the context, `None` for no context.
+
+    Returns:
+        `Iterator[tuple[Row, Scores]]`: A row and its scores for each context if the system is contextual, otherwise
+        one row.
+    """
     if isinstance(system, Ranker):
-        yield system.name, system.rank(queries, documents, depth=RANKING_DEPTH)
+        texts = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
+        yield Row(system.name), score_ranking(system.rank(*texts, depth=RANKING_DEPTH), retrieval_set)
     elif isinstance(system, ContextualEmbedder):
-        for context, context_documents in contexts.items():
-            system.set_context(context_documents)
-            name = f"{system.name}, {'no' if context_documents is None else context} context"
-            yield name, _search(system, queries, documents, f"{retrieval_set.name}: {name}")
+        for context, documents in contexts.items():
+            system.set_context(documents)
+            row = Row(system.name, context)
+            yield row, score_ranking(_search(system, retrieval_set, row), retrieval_set)
         system.set_context(None)
     else:
-        yield system.name, _search(system, queries, documents, f"{retrieval_set.name}: {system.name}")
+        row = Row(system.name)
+        yield row, score_ranking(_search(system, retrieval_set, row), retrieval_set)
 
 
-def _search(embedder: Embedder, queries: list[str], documents: list[str], title: str) -> Ranking:
+def sample_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
+    """Samples documents of a set that have text; all of them if there are fewer than `context_size`."""
+    texts = [text for text in retrieval_set.corpus.values() if text.strip()]
+    if not texts:
+        raise ValueError(
+            f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Check its "
+            "corpus file."
+        )
+    return sample_documents(texts, context_size, seed=seed)
+
+
+def _search(embedder: Embedder, retrieval_set: RetrievalSet, row: Row) -> Ranking:
+    queries, documents = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
+    title = f"{retrieval_set.name}: {row}"
     query_vectors = check_vectors(
         embedder.embed_queries(queries), f"{embedder.name}'s queries", num_texts=len(queries)
     )
@@ -120,19 +150,9 @@ def _search(embedder: Embedder, queries: list[str], documents: list[str], title:
     return search_vectors(query_vectors, document_blocks(), depth=RANKING_DEPTH)
 
 
-def _sample_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
-    texts = [text for text in retrieval_set.corpus.values() if text.strip()]
-    if not texts:
-        raise ValueError(
-            f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Check its "
-            "corpus file."
-        )
-    return sample_documents(texts, context_size, seed=seed)
-
-
 def _check_names(kind: str, names: list[str]) -> None:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"The {kind} need different names and at least one is needed, got {names}. Rename them.")
 
 
-__all__ = ["CONTEXTS", "Context", "evaluate"]
+__all__ = ["CONTEXTS", "ContextName", "evaluate", "sample_context", "score_set"]

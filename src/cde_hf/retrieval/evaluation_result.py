@@ -3,8 +3,9 @@
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,39 @@ from .metrics import METRICS
 from .significance import Comparison, compare_scores
 
 
+Scores = dict[str, dict[str, float]]  # by metric and query
+
 _SIGNIFICANCE_LEVEL = 0.05
+
+
+class Row(NamedTuple):
+    """
+    A row of an evaluation: a system in a context.
+
+    Args:
+        system (`str`):
+            Name of the system.
+        context (`str`, *optional*):
+            Name of the context, as [`evaluate`] was given it: `"none"` for a contextual system without a context.
+            `None` for a system that takes no context, such as BM25.
+
+    Example:
+
+    ```python
+    >>> [str(row) for row in (Row("BM25"), Row("cde", "own"), Row("cde", "none"))]
+    ['BM25', 'cde, own context', 'cde, no context']
+
+    ```
+    """
+
+    system: str
+    context: str | None = None
+
+    def __str__(self) -> str:
+        """Returns the label for tables and messages. Different rows can have the same label."""
+        if self.context is None:
+            return self.system
+        return f"{self.system}, {'no' if self.context == 'none' else self.context} context"
 
 
 @dataclass(frozen=True)
@@ -21,8 +54,8 @@ class Evaluation:
     Scores of systems on retrieval sets, made by [`evaluate`].
 
     Args:
-        scores (`dict[str, dict[str, dict[str, dict[str, float]]]]`):
-            Score between 0 and 1, by set, system, metric and query.
+        scores (`dict[str, dict[Row, dict[str, dict[str, float]]]]`):
+            Score between 0 and 1, by set, row, metric and query.
         foreign_sets (`dict[str, str]`):
             The set that each set took its foreign context from.
         context_size (`int`):
@@ -31,7 +64,7 @@ class Evaluation:
             Seed with which they were sampled.
     """
 
-    scores: dict[str, dict[str, dict[str, dict[str, float]]]]
+    scores: dict[str, dict[Row, Scores]]
     foreign_sets: dict[str, str]
     context_size: int
     seed: int
@@ -42,23 +75,28 @@ class Evaluation:
         return list(self.scores)
 
     @property
-    def systems(self) -> list[str]:
-        """Names of the systems. A contextual system has one name for each context."""
+    def rows(self) -> list[Row]:
+        """The rows. A contextual system has one for each context."""
         return list(next(iter(self.scores.values())))
 
-    def mean(self, system: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10") -> float:
-        """Mean score of a system on a set, or the average of these means over all sets."""
-        names = self.sets if retrieval_set is None else [retrieval_set]
-        return float(np.mean([np.mean(list(self.scores[name][system][metric].values())) for name in names]))
+    def mean(self, row: Row, *, retrieval_set: str | None = None, metric: str = "ndcg@10") -> float:
+        """Mean score of a row on a set, or the average of these means over all sets."""
+        return float(np.mean([np.mean(list(part.values())) for part in self._scores_of(row, retrieval_set, metric)]))
 
     def compare(
-        self, first: str, second: str, *, retrieval_set: str | None = None, metric: str = "ndcg@10"
+        self, first: Row, second: Row, *, retrieval_set: str | None = None, metric: str = "ndcg@10"
     ) -> Comparison:
-        """Paired randomisation test between two systems, on one set or on all sets."""
+        """Paired randomisation test between two rows, on one set or on all sets."""
+        return compare_scores(*(self._scores_of(row, retrieval_set, metric) for row in (first, second)))
+
+    def _scores_of(self, row: Row, retrieval_set: str | None, metric: str) -> list[dict[str, float]]:
+        """Returns the scores of a row by query, for one set or for each set."""
+        if metric not in METRICS:
+            raise ValueError(f"There is no metric `{metric}`. Use one of {', '.join(METRICS)}.")
+        if row not in self.rows:
+            raise ValueError(f"There is no row {row!r}. Use one of {self.rows}.")
         names = self.sets if retrieval_set is None else [retrieval_set]
-        return compare_scores(
-            [self.scores[name][first][metric] for name in names], [self.scores[name][second][metric] for name in names]
-        )
+        return [self.scores[name][row][metric] for name in names]
 
     def join(self, other: "Evaluation") -> "Evaluation":
         """
@@ -69,50 +107,61 @@ class Evaluation:
                 An evaluation of other systems on the same queries, with the same context documents.
         """
         settings = [(part.sets, part.context_size, part.seed) for part in (self, other)]
-        if settings[0] != settings[1] or set(self.systems) & set(other.systems):
+        if settings[0] != settings[1] or set(self.rows) & set(other.rows):
             raise ValueError(
                 "Only evaluations of different systems on the same sets in contexts of the same size and seed can be "
-                f"joined, got {settings[0]} with {self.systems} and {settings[1]} with {other.systems}."
+                f"joined, got {settings[0]} with {self.rows} and {settings[1]} with {other.rows}."
             )
         scores = {name: {**self.scores[name], **other.scores[name]} for name in self.sets}
         return replace(self, scores=scores, foreign_sets={**self.foreign_sets, **other.foreign_sets})
 
-    def to_markdown(self, metric: str = "ndcg@10", *, baseline: str | None = None) -> str:
+    def to_markdown(self, metric: str = "ndcg@10", *, baseline: Row | None = None) -> str:
         """
-        Returns a table with a row for each system and a column for each set, in percent.
+        Returns a table of the mean scores in percent, with a column for each set.
 
         Args:
             metric (`str`, *optional*, defaults to `"ndcg@10"`):
                 One of `"ndcg@10"`, `"mrr@10"` and `"recall@100"`.
-            baseline (`str`, *optional*):
-                Name of a system. Scores that differ significantly from its score (p < 0.05) get a star.
+            baseline (`Row`, *optional*):
+                Scores that differ significantly from this row's score (p < 0.05) get a star.
         """
-        if metric not in METRICS:
-            raise ValueError(f"There is no metric `{metric}`. Use one of {', '.join(METRICS)}.")
-        if baseline is not None and baseline not in self.systems:
-            raise ValueError(f"There is no system `{baseline}`. Use one of {', '.join(self.systems)}.")
         columns = [*self.sets, None]
         lines = [f"| {metric} | {' | '.join(self.sets)} | mean |", "|---" * (len(columns) + 1) + "|"]
-        for system in self.systems:
-            cells = [self._cell(system, name, metric, baseline) for name in columns]
-            lines.append(f"| {system} | {' | '.join(cells)} |")
+        for row in self.rows:
+            cells = [self._cell(row, name, metric, baseline) for name in columns]
+            lines.append(f"| {row} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 
-    def _cell(self, system: str, retrieval_set: str | None, metric: str, baseline: str | None) -> str:
-        score = f"{100 * self.mean(system, retrieval_set=retrieval_set, metric=metric):.1f}"
-        if baseline is None or system == baseline:
+    def _cell(self, row: Row, retrieval_set: str | None, metric: str, baseline: Row | None) -> str:
+        score = f"{100 * self.mean(row, retrieval_set=retrieval_set, metric=metric):.1f}"
+        if baseline is None or row == baseline:
             return score
-        comparison = self.compare(baseline, system, retrieval_set=retrieval_set, metric=metric)
+        comparison = self.compare(baseline, row, retrieval_set=retrieval_set, metric=metric)
         return f"{score}*" if comparison.p_value < _SIGNIFICANCE_LEVEL else score
 
     def to_json(self) -> str:
         """Returns all scores and settings, for [`Evaluation.from_json`]."""
-        return json.dumps(asdict(self), indent=1)
+        scores = {
+            name: [{**row._asdict(), "scores": row_scores} for row, row_scores in rows.items()]
+            for name, rows in self.scores.items()
+        }
+        return json.dumps({**vars(self), "scores": scores}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Evaluation":
         """Reads the output of [`Evaluation.to_json`]."""
-        return cls(**json.loads(text))
+        content = json.loads(text)
+        try:
+            scores = {
+                name: {Row(row["system"], row["context"]): row["scores"] for row in rows}
+                for name, rows in content["scores"].items()
+            }
+            return cls(**{**content, "scores": scores})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(
+                "This is not an evaluation as this version of cde-hf saves it. Evaluate again, with `cde-hf evaluate "
+                "... --json FILE` or `Evaluation.save`."
+            ) from error
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the JSON to a file. An older file is replaced only when the new one is complete."""
@@ -123,4 +172,4 @@ class Evaluation:
             os.replace(Path(folder) / path.name, path)
 
 
-__all__ = ["Evaluation"]
+__all__ = ["Evaluation", "Row", "Scores"]

@@ -8,21 +8,18 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..data import Corpus, check_ids, ids_and_texts, load_documents
+from ..modeling import Context
+from ..modeling.context import fingerprint
+from .contextualized_models import load_if_path
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
-from .model_contexts import (
-    context_of,
-    context_size,
-    load_context,
-    with_context,
-    with_own_context,
-    without_context,
-)
-from .origins import VectorOrigin, model_fingerprint, vector_origin
+from .model_contexts import get_context, with_context, with_own_context, without_context
+from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
-from .storage import DocumentRows, IndexKind, SearchHit, checked_ids, checked_texts, ids_and_texts
-from .systems import SentenceTransformerEmbedder, is_contextual, load_if_path
+from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
+from .systems import SentenceTransformerEmbedder
 
 
 FORMAT_VERSION = 2
@@ -70,7 +67,7 @@ class ContextualIndex:
     def build(
         cls,
         model: SentenceTransformer | str | os.PathLike,
-        documents: Mapping[str, str] | Sequence[str],
+        documents: Corpus,
         *,
         kind: IndexKind = "auto",
         batch_size: int = 32,
@@ -84,8 +81,8 @@ class ContextualIndex:
                 A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
                 contextual model uses its own context; without one, it gets a sample of the documents. A folder or Hub
                 name loads a plain model.
-            documents (`Mapping[str, str]` or `Sequence[str]`):
-                Texts by id, or a list of texts, which get the ids `"0"`, `"1"`, …
+            documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
             kind (`str`, *optional*, defaults to `"auto"`):
                 `"flat"` searches exactly. `"hnsw"` and `"ivf"` are approximate and faster. `"auto"` is flat up to
                 500,000 documents and `"hnsw"` beyond.
@@ -98,8 +95,6 @@ class ContextualIndex:
             `ContextualIndex`: The index.
         """
         document_ids, texts = ids_and_texts(documents)
-        if not texts:
-            raise ValueError("An index needs at least one document, got none. Give the documents of a corpus.")
         model = with_own_context(load_if_path(model), texts, seed=seed)
         vectors = _encode_documents(model, texts, batch_size)
         return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
@@ -138,14 +133,14 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
-        model = with_context(model, context_of(model))
+        model = with_context(model, get_context(model))
         own_origin = vector_origin(model)
-        document_ids = checked_ids(document_ids)
+        document_ids = check_ids(document_ids)
         is_cosine = own_origin.similarity == "cosine"
         vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        texts = checked_texts(texts, len(document_ids))
-        _check_origin(model, own_origin, origin, vectors, texts)
-        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
+        kept_texts = checked_texts(texts, len(document_ids))
+        _check_origin(model, own_origin, origin, vectors, kept_texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, kept_texts, kind=kind))
 
     @classmethod
     def from_encoded(
@@ -165,7 +160,7 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
-        model = with_context(model, encoded.context)
+        model = with_context(model, encoded.context, encoded.origin.settings)
         shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
         return cls.from_vectors(
             model,
@@ -210,7 +205,7 @@ class ContextualIndex:
         """Returns the best documents for each of several queries, best first."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
-        if model_fingerprint(self.model) != self.origin.model:
+        if fingerprint(self.model) != self.origin.model:
             raise ValueError(
                 "The weights of the model have changed since the index was made, so its queries do not match the "
                 "vectors. Load the original model, or build the index again."
@@ -240,25 +235,26 @@ class ContextualIndex:
         self._refuse_foreign(origin)
         return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
-    def add(self, documents: Mapping[str, str], *, batch_size: int = 32) -> None:
+    def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
         """
         Encodes documents with the index's own context and adds them. If one is refused, none is added.
 
         Args:
-            documents (`Mapping[str, str]`):
-                Texts by id. The ids must be new.
+            documents (`Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus with ids, as for [`load_corpus`]: texts by id, a dataset or a path. The ids must be new.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
         """
-        if not isinstance(documents, Mapping):
+        if isinstance(documents, Sequence) and not isinstance(documents, str):
             raise TypeError(
                 f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
                 "ids must differ from the ids in the index."
             )
+        if isinstance(documents, Mapping) and not documents:
+            return
         document_ids, texts = ids_and_texts(documents)
         self._rows.refuse_known(document_ids)
-        if texts:
-            self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
+        self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -282,7 +278,7 @@ class ContextualIndex:
                 Their texts.
         """
         self._refuse_foreign(origin)
-        document_ids = checked_ids(document_ids)
+        document_ids = check_ids(document_ids)
         self._rows.refuse_known(document_ids)
         vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
@@ -295,35 +291,35 @@ class ContextualIndex:
         self._keep_moments()
         self._rows.remove(document_ids)
 
-    def drift(self, new_documents: Sequence[str] = (), *, batch_size: int = 32) -> Drift:
+    def drift(self, new_documents: Corpus | None = None, *, batch_size: int = 32) -> Drift:
         """
         Measures how far the corpus has moved since the index was built, and whether it needs a new context.
 
         Args:
-            new_documents (`Sequence[str]`, *optional*):
-                Texts that are about to be added. By default, the index is compared with its state when built.
+            new_documents (`Corpus`, *optional*):
+                Documents that are about to be added, as for [`load_corpus`]. By default, the index is compared with
+                its state when built.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
 
         Returns:
             `Drift`: The value, which stays between 0 and 1 while the corpus only grows, and the advice.
         """
-        size = context_size(context_of(self.model))
-        if size == 0:
+        context = get_context(self.model)
+        if context is None or context.num_documents == 0:
             raise ValueError(
                 "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
                 "contextual model."
             )
-        self._keep_moments()
-        if isinstance(new_documents, str):
-            raise TypeError("`new_documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+        then = self._keep_moments()
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
-        if len(new_documents):
-            parts.append(CorpusMoments.of(_encode_documents(self.model, list(new_documents), batch_size)))
+        if new_documents is not None:
+            vectors = _encode_documents(self.model, load_documents(new_documents), batch_size)
+            parts.append(CorpusMoments.of(vectors))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
-        return measure_drift(self._moments, now, context_size=size)
+        return measure_drift(then, now, context_size=context.num_documents)
 
     def save(self, folder: str | os.PathLike) -> None:
         """
@@ -333,9 +329,9 @@ class ContextualIndex:
             folder (`str` or `os.PathLike`):
                 A new folder, or the folder of an older index.
         """
-        self._keep_moments()
+        moments = self._keep_moments()
         self._rows.compact()
-        context = context_of(self.model)
+        context = get_context(self.model)
         writers = self._rows.writers()
         if context is not None:
             writers["context.safetensors"] = context.save
@@ -346,9 +342,9 @@ class ContextualIndex:
             "model_name": _model_name(self.model),
             "origin": self.origin.to_dict(),
             "when_built": {
-                "num_documents": self._moments.num_documents,
-                "variance": self._moments.variance,
-                "mean": self._moments.mean.tolist(),
+                "num_documents": moments.num_documents,
+                "variance": moments.variance,
+                "mean": moments.mean.tolist(),
             },
         }
         write_folder(Path(folder), facts, writers)
@@ -370,13 +366,13 @@ class ContextualIndex:
         folder = Path(folder)
         facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
         origin = VectorOrigin.from_dict(facts["origin"])
-        if model_fingerprint(model) != origin.model:
+        if fingerprint(model) != origin.model:
             raise ValueError(
                 f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
-                f"one has other weights ({model_fingerprint(model)}). Give that model, or build the index again."
+                f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
             )
-        context = load_context(paths["context.safetensors"]) if "context.safetensors" in paths else None
-        model = with_context(model, context)
+        context = Context.load(paths["context.safetensors"]) if "context.safetensors" in paths else None
+        model = with_context(model, context, origin.settings)
         then = facts["when_built"]
         moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
         index = cls(model, DocumentRows.read(paths), moments=moments)
@@ -405,14 +401,15 @@ class ContextualIndex:
         is_cosine = self.origin.similarity == "cosine"
         return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
 
-    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
+    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
         self._keep_moments()
         self._rows.add(document_ids, vectors, texts)
 
-    def _keep_moments(self) -> None:
-        """Stores the moments of the corpus when the index was built, before it changes."""
+    def _keep_moments(self) -> CorpusMoments:
+        """Returns the moments of the corpus when the index was built. Stores them before it changes."""
         if self._moments is None:
             self._moments = CorpusMoments.of(self.vectors)
+        return self._moments
 
     def _refuse_foreign(self, origin: VectorOrigin) -> None:
         if origin != self.origin:
@@ -436,7 +433,7 @@ def _check_origin(
     own_origin: VectorOrigin,
     origin: VectorOrigin | None,
     vectors: np.ndarray,
-    texts: list[str | None],
+    texts: Sequence[str | None],
 ) -> None:
     """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
     if origin is not None:
@@ -472,7 +469,7 @@ def _check_origin(
 
 def _model_name(model: SentenceTransformer) -> str | None:
     """Name or path that a model was loaded from, if known."""
-    network = model[0].model if is_contextual(model) else getattr(model[0], "auto_model", None)
+    network = getattr(model[0], "model", None)
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 

@@ -103,7 +103,7 @@ def read_folder(folder: Path, *, format_version: int) -> tuple[dict[str, Any], d
     return facts, paths
 
 
-def _write(write: Callable[[Path], None], path: Path) -> None:
+def _write(write: Callable[[Path], Any], path: Path) -> None:
     try:
         write(path)
     except (OSError, RuntimeError) as error:  # FAISS and safetensors raise their own errors on a full disk

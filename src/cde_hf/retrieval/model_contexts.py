@@ -1,198 +1,146 @@
-"""
-The context of a sentence-transformers model: read from the model, saved, and given to a copy of the model.
-
-There are three kinds of model. The context of a CDE checkpoint is a [`CorpusContext`], the context of a model with
-context-frequency pooling is a [`FrequencyContext`], and other models have none.
-"""
+"""The context of a sentence-transformers model: read, set, and given to a copy of the model."""
 
 import copy
-import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from ..modeling import CorpusContext
-from ..modeling.fingerprint import tensor_hash
-from .contextualized_models import contextualize, with_module
-from .systems import is_contextual
+from ..data import Corpus
+from ..modeling import CDEConfig, Context, ContextualModule
+from .contextualized_models import contextualize, read_context, with_module
 
 
 logger = logging.get_logger(__name__)
 
-_FREQUENCY_KIND = "cde_frequency_context"
 
-
-@dataclass(frozen=True)
-class FrequencyContext:
+def get_context(model: SentenceTransformer) -> Context | None:
     """
-    The word statistics of a corpus, for context-frequency pooling.
+    Returns the context of a model.
 
     Args:
-        document_counts (`torch.Tensor` of shape `(vocab_size,)`):
-            Number of context documents that contain each token.
-        num_documents (`int`):
-            Number of context documents.
-        frequency_scale (`float`):
-            Share of the documents at which a token has the weight 0.5.
-        documents_hash (`str` or `None`):
-            Hash of the documents' texts.
-        seed (`int` or `None`):
-            Seed with which they were sampled.
-        lexical_size (`int`):
-            Width of the lexical part of the vectors, 0 for none.
-        lexical_weight (`float`):
-            Weight of the lexical part, relative to the dense part.
+        model (`SentenceTransformer`):
+            A contextualized model, a CDE checkpoint, or any other model.
+
+    Returns:
+        `Context` or `None`: The context. `None` if none was set, or if the model takes none.
     """
-
-    document_counts: Tensor
-    num_documents: int
-    frequency_scale: float
-    documents_hash: str | None
-    seed: int | None
-    lexical_size: int
-    lexical_weight: float
-
-    @property
-    def hash(self) -> str:
-        """Hash of the contents, the same in every process."""
-        scales = [self.num_documents, self.frequency_scale]
-        if self.lexical_size > 0:
-            scales += [self.lexical_size, self.lexical_weight]
-        return tensor_hash(self.document_counts, torch.tensor(scales, dtype=torch.float32))
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Writes the context to one safetensors file."""
-        settings = {name: value for name, value in asdict(self).items() if name != "document_counts"}
-        counts = self.document_counts.cpu().contiguous()
-        save_file({"document_counts": counts}, path, metadata={_FREQUENCY_KIND: json.dumps(settings)})
+    found = find_contextual_module(model)
+    return None if found is None else found[1].context
 
 
-ModelContext = CorpusContext | FrequencyContext | None
+def set_context(
+    model: SentenceTransformer,
+    corpus: Corpus | Context | None,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+) -> None:
+    """
+    Sets the context for every text that a model encodes from now on.
+
+    Args:
+        model (`SentenceTransformer`):
+            A contextualized model or a CDE checkpoint.
+        corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
+            The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Or a
+            context, such as the result of [`get_context`]. `Context()` gives embeddings without a context. `None`
+            removes the context.
+        size (`int`, *optional*):
+            Number of documents to sample. Defaults to what the model reads: `context_size` documents for a CDE
+            checkpoint, 64 for a contextualized model.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed of the sample.
+    """
+    _expect_contextual_module(model)[1].set_context(read_context(corpus), size=size, seed=seed)
 
 
-def context_of(model: SentenceTransformer) -> ModelContext:
-    """Returns the context of a model, `None` if it has none or is a plain model."""
-    if is_contextual(model):
-        return model[0].context
-    found = _frequency_pooling(model)
-    if found is None or found[1].document_counts is None:
-        return None
-    return FrequencyContext(**{field.name: getattr(found[1], field.name) for field in fields(FrequencyContext)})
+def find_contextual_module(model: SentenceTransformer) -> tuple[str, ContextualModule] | None:
+    """Returns the module of a model that takes a context, with its name. `None` if there is none."""
+    _check_loaded(model)
+    found = [(name, module) for name, module in model.named_children() if isinstance(module, ContextualModule)]
+    return found[0] if found else None
 
 
-def draw_context(model: SentenceTransformer, documents: Sequence[str], *, seed: int = 0) -> ModelContext:
-    """Samples a context from a corpus; `None` for a plain model. The model stays unchanged."""
-    if is_contextual(model):
-        return model[0].encode_context(documents, seed=seed)
-    if _frequency_pooling(model) is None:
-        return None
-    twin = with_module(model, *_new_pooling(model))
-    _frequency_pooling(twin)[1].set_context(documents, seed=seed)
-    return context_of(twin)
+def find_cde_model(model: SentenceTransformer) -> PreTrainedModel | None:
+    """Returns the `CDEModel` of a CDE checkpoint. Its class may come from the checkpoint's own copy of the code."""
+    _check_loaded(model)
+    network = getattr(model[0], "model", None)
+    is_cde = isinstance(network, PreTrainedModel) and network.config.model_type == CDEConfig.model_type
+    return network if is_cde else None
 
 
-def with_context(model: SentenceTransformer, context: ModelContext) -> SentenceTransformer:
+def _check_loaded(model: Any) -> None:
+    if isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"`model` must be a loaded model, got the path `{model}`. Load it with "
+            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
+        )
+
+
+def with_context(
+    model: SentenceTransformer, context: Context | None, settings: Mapping[str, Any] | None = None
+) -> SentenceTransformer:
     """
     Returns a copy of a model with another context. Both share their weights.
 
     Args:
         model (`SentenceTransformer`):
-            The model, which stays unchanged.
-        context (`CorpusContext`, `FrequencyContext` or `None`):
-            A context for this kind of model; `None` for a plain model. A plain model with mean pooling also takes a
-            `FrequencyContext`.
+            The model, which stays unchanged. A plain model is contextualized.
+        context (`Context` or `None`):
+            The context. `None` for a plain model.
+        settings (`Mapping[str, Any]`, *optional*):
+            Settings of a contextualized model that had this context, for a plain model. See [`VectorOrigin`].
 
     Returns:
         `SentenceTransformer`: The model with that context.
     """
-    if is_contextual(model) and hasattr(context, "second_stage_fingerprint"):
-        module = copy.copy(model[0])  # shallow: the weights are shared, the context is not
-        module.set_context(context)
-        return with_module(model, next(iter(model._modules)), module)
-    if isinstance(context, FrequencyContext) and not is_contextual(model):
-        if _frequency_pooling(model) is None:
-            model = contextualize(model, None)  # any mean-pooling model takes it
-        name, pooling = _new_pooling(model, context)
-        twin = with_module(model, name, pooling)
-        pooling.set_counts(context.document_counts.to(model.device))
-        return twin
-    if context is None and not is_contextual(model):
-        return model
-    kinds = ", ".join(type(module).__name__ for module in model.children())
-    raise ValueError(
-        f"A model with the modules {kinds} got a context of the type `{type(context).__name__}`, which it does not "
-        "read. Give the model that the context was made with."
-    )
+    found = find_contextual_module(model)
+    if found is None:
+        if context is None:
+            return model
+        names = ("frequency_scale", "lexical_size")
+        return contextualize(model, context, **{name: settings[name] for name in names if name in (settings or {})})
+    name, module = found
+    module = copy.copy(module)  # shallow: the weights are shared, the context is not
+    twin = with_module(model, name, module)
+    module.set_context(context)
+    return twin
 
 
 def with_own_context(model: SentenceTransformer, texts: Sequence[str], *, seed: int = 0) -> SentenceTransformer:
-    """Returns a copy of a model with its own context or, if it is contextual and has none, a sample of the texts."""
-    context = context_of(model)
-    if context is None:
-        context = draw_context(model, texts, seed=seed)
-        if context is not None:
-            logger.info(f"Sampled a context of {context_size(context)} documents from the corpus.")
-    return with_context(model, context)
+    """Returns a copy of a model with its own context or, if it takes one and has none, a sample of the texts."""
+    twin = with_context(model, get_context(model))
+    if find_contextual_module(twin) is not None and get_context(twin) is None:
+        set_context(twin, texts, seed=seed)
+        logger.info(f"Sampled a context of {get_context(twin).num_documents} documents from the corpus.")
+    return twin
 
 
 def without_context(model: SentenceTransformer) -> SentenceTransformer:
-    """Returns the model without any context: a CDE checkpoint as a plain biencoder, others with the plain mean."""
-    if is_contextual(model):
-        return with_context(model, CorpusContext.null())
-    if _frequency_pooling(model) is None:
-        return model
-    return with_module(model, *_new_pooling(model))
+    """Returns a copy of the model without any context: a CDE checkpoint as a plain biencoder, others unchanged."""
+    return model if find_contextual_module(model) is None else with_context(model, Context())
 
 
-def context_size(context: ModelContext) -> int:
-    """Number of documents in a context."""
-    if isinstance(context, FrequencyContext):
-        return context.num_documents
-    return 0 if context is None or context.embeddings is None else len(context.embeddings)
-
-
-def load_context(path: str | os.PathLike) -> ModelContext:
-    """Reads a saved context of either class."""
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Write it again.") from error
-    if _FREQUENCY_KIND not in metadata:
-        return CorpusContext.load(Path(path))
-    return FrequencyContext(load_file(path)["document_counts"], **json.loads(metadata[_FREQUENCY_KIND]))
-
-
-def _frequency_pooling(model: SentenceTransformer) -> tuple[str, nn.Module] | None:
-    # By name, because a checkpoint's copy of the code and this package each define a `FrequencyPooling`.
-    found = [item for item in model.named_children() if type(item[1]).__name__ == "FrequencyPooling"]
-    return found[0] if found else None
-
-
-def _new_pooling(model: SentenceTransformer, context: FrequencyContext | None = None) -> tuple[str, nn.Module]:
-    name, pooling = _frequency_pooling(model)
-    names = ["frequency_scale", "lexical_size", "lexical_weight"]
-    if context is not None:
-        names += ["num_documents", "documents_hash", "seed"]
-    settings = {name: getattr(pooling if context is None else context, name) for name in names}
-    return name, type(pooling)(pooling.embedding_dimension, include_prompt=pooling.include_prompt, **settings)
+def _expect_contextual_module(model: SentenceTransformer) -> tuple[str, ContextualModule]:
+    found = find_contextual_module(model)
+    if found is None:
+        kinds = ", ".join(type(module).__name__ for module in model.children())
+        raise ValueError(
+            f"This model takes no context: its modules are {kinds}. Make a contextual one: `contextualize(model, "
+            "corpus)`."
+        )
+    return found
 
 
 __all__ = [
-    "FrequencyContext",
-    "ModelContext",
-    "context_of",
-    "context_size",
-    "draw_context",
-    "load_context",
+    "find_cde_model",
+    "find_contextual_module",
+    "get_context",
+    "set_context",
     "with_context",
     "with_own_context",
     "without_context",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from transformers.utils import cached_file
 
@@ -67,7 +67,7 @@ def make_model_meta(
     task_prompts = {task: prompt for task, prompt in cde_model_prompts.items() if prompt in trained_with}
     task_prompts |= {"query": prompts.query, "document": prompts.document}
 
-    def load(_name: str, revision: str | None = None, **kwargs) -> CDEWrapper:
+    def load(_name: str, revision: str | None = None, **kwargs: Any) -> CDEWrapper:
         return CDEWrapper(str(checkpoint), revision=None if path.is_dir() else revision, **kwargs)
 
     return ModelMeta(
@@ -95,7 +95,7 @@ def make_model_meta(
 
 def _saved_prompts(checkpoint: str | Path, revision: str) -> Prompts:
     settings_file = cached_file(checkpoint, "config_sentence_transformers.json", revision=revision)
-    saved = json.loads(Path(settings_file).read_text(encoding="utf-8"))["prompts"]
+    saved = json.loads(Path(cast(str, settings_file)).read_text(encoding="utf-8"))["prompts"]
     names = {field.name for field in fields(Prompts)}
     return replace(NO_PROMPTS, **{name: prompt for name, prompt in saved.items() if name in names})
 

@@ -1,23 +1,15 @@
 """The origin of vectors: model, context and settings. Vectors of two origins cannot be compared."""
 
+import inspect
+import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from ..modeling.fingerprint import fingerprint
-from .model_contexts import context_of
-from .systems import is_contextual
-
-
-# Settings of a CDE configuration that no vector depends on, or that show in the weights.
-_IDLE_SETTINGS = (
-    "first_stage_config",
-    "second_stage_config",
-    "has_first_stage",
-    "sequence_dropout_prob",
-    "initializer_range",
-)
+from ..modeling import ContextualModule
+from ..modeling.context import fingerprint, tokenizer_fingerprint
+from .model_contexts import find_cde_model, get_context
 
 
 @dataclass(frozen=True)
@@ -27,10 +19,11 @@ class VectorOrigin:
 
     Args:
         model (`str`):
-            Fingerprint of the weights. For a CDE checkpoint, of the second stage: the first stage only affects the
-            context.
+            Fingerprint of the weights, without the first stage of a CDE checkpoint, which only affects the context.
         context (`str` or `None`):
             Hash of the context, `None` for a model without one.
+        tokenizer (`str`, *optional*):
+            Fingerprint of the tokenizer.
         max_length (`int`, *optional*):
             Maximum number of tokens of a text.
         query_prompt (`str`, *optional*, defaults to `""`):
@@ -42,12 +35,13 @@ class VectorOrigin:
         similarity (`str`, *optional*, defaults to `"cosine"`):
             `"cosine"`, for unit-norm vectors, or `"dot"`.
         settings (`dict[str, Any]`, *optional*):
-            Settings of a CDE checkpoint's configuration that can change without the weights, such as attention,
-            pooling and lexical part. Empty for other models.
+            Settings of the modules that can change without the weights, such as attention and pooling, where they
+            differ from their defaults.
     """
 
     model: str
     context: str | None
+    tokenizer: str | None = None
     max_length: int | None = None
     query_prompt: str = ""
     document_prompt: str = ""
@@ -66,14 +60,16 @@ class VectorOrigin:
 
     def differences(self, other: "VectorOrigin") -> str:
         """Describes what differs. Empty if nothing does."""
-        if bool(self.settings) != bool(other.settings):
-            return "settings that only one of both has, such as a CDE checkpoint and another model or version"
         mine, theirs = ({**origin.to_dict(), **origin.settings} for origin in (self, other))
         return ", ".join(
-            f"{name} {theirs.get(name)!r} and not {mine.get(name)!r}"
+            f"{name} {_show(theirs, name)} and not {_show(mine, name)}"
             for name in {**mine, **theirs}
             if name != "settings" and mine.get(name) != theirs.get(name)
         )
+
+
+def _show(values: dict[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "its default"
 
 
 def vector_origin(model: SentenceTransformer) -> VectorOrigin:
@@ -87,16 +83,17 @@ def vector_origin(model: SentenceTransformer) -> VectorOrigin:
     Returns:
         `VectorOrigin`: The origin, equal for equal models in any process.
     """
-    context = context_of(model)
-    if is_contextual(model) and context is None:
+    context = get_context(model)
+    if context is None and find_cde_model(model) is not None:
         raise ValueError(
-            "This model has no context, so it gives first-stage vectors and no embeddings. Call "
-            "`model[0].set_context(documents)` first, or `set_context(CorpusContext.null())` to do without."
+            "This model has no context, so it gives first-stage vectors and no embeddings. Call `set_context(model, "
+            "corpus)` first, or `set_context(model, Context())` to do without."
         )
     document_names = [name for name in ("document", "passage", "corpus") if name in model.prompts]
     return VectorOrigin(
-        model_fingerprint(model),
+        fingerprint(model),
         context.hash if context is not None else None,
+        tokenizer=tokenizer_fingerprint(model.tokenizer),
         max_length=model.max_seq_length,
         query_prompt=model.prompts.get("query") or "",
         document_prompt=(model.prompts[document_names[0]] or "") if document_names else "",
@@ -107,15 +104,19 @@ def vector_origin(model: SentenceTransformer) -> VectorOrigin:
 
 
 def _settings(model: SentenceTransformer) -> dict[str, Any]:
-    if not is_contextual(model):
-        return {}
-    config = model[0].model.config
-    return {name: getattr(config, name) for name in type(config).__annotations__ if name not in _IDLE_SETTINGS}
+    settings: dict[str, Any] = {}
+    for index, module in enumerate(model.children()):
+        own = {}
+        if isinstance(module, ContextualModule):
+            own = module.settings
+        elif index > 0:  # settings of the first module are fields of their own, or show in the weights
+            own = module.get_config_dict()
+        # Without defaults, so that a setting that is new in a later version does not change the origin.
+        parameters = inspect.signature(type(module)).parameters
+        settings |= {
+            name: value for name, value in own.items() if name not in parameters or value != parameters[name].default
+        }
+    return json.loads(json.dumps(settings))  # equal to settings read from a file
 
 
-def model_fingerprint(model: SentenceTransformer) -> str:
-    """Fingerprint of the weights that a text's vector depends on."""
-    return fingerprint(model[0].model.second_stage_model if is_contextual(model) else model)
-
-
-__all__ = ["VectorOrigin", "model_fingerprint", "vector_origin"]
+__all__ = ["VectorOrigin", "vector_origin"]

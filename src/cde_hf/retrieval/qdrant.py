@@ -7,7 +7,7 @@ of the vectors and the context. It is written last, so its absence marks an inco
 
 import base64
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,13 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..data import Corpus, ids_and_texts
+from ..modeling import Context
+from ..modeling.context import fingerprint
 from .index import ContextualIndex
-from .model_contexts import ModelContext, context_of, load_context, with_context
-from .origins import VectorOrigin, model_fingerprint, vector_origin
-from .storage import SearchHit, ids_and_texts
+from .model_contexts import get_context, with_context
+from .origins import VectorOrigin, vector_origin
+from .storage import SearchHit
 from .systems import SentenceTransformerEmbedder
 
 
@@ -146,10 +149,10 @@ class QdrantIndex:
                 "`QdrantIndex.upload`."
             )
         origin = VectorOrigin.from_dict(record["origin"])
-        if model_fingerprint(model) != origin.model:
+        if fingerprint(model) != origin.model:
             raise ValueError(
                 f"The collection `{collection}` was made with another model ({origin.model}, this one is "
-                f"{model_fingerprint(model)}). Give that model, or upload the index again."
+                f"{fingerprint(model)}). Give that model, or upload the index again."
             )
         opened = cls(client, collection, with_context(model, _decode_context(record["context"])))
         if opened.origin != origin:
@@ -169,17 +172,18 @@ class QdrantIndex:
         """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
         vector = self._embedder.embed_queries([query])[0]
         points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
-        return [SearchHit(point.payload["id"], point.score, point.payload["text"]) for point in points]
+        payloads = [(point.payload or {}, point.score) for point in points]
+        return [SearchHit(payload["id"], score, payload["text"]) for payload, score in payloads]
 
     @_clear_errors()
-    def add(self, documents: Mapping[str, str], *, batch_size: int = 256) -> None:
-        """Encodes documents with the index's own context and adds them. Their ids must be new."""
+    def add(self, documents: Corpus, *, batch_size: int = 256) -> None:
+        """Encodes a corpus with the index's own context and adds it, as for [`load_corpus`]. Its ids must be new."""
         document_ids, texts = ids_and_texts(documents)
         known = self.client.retrieve(self.collection, [_point_id(name) for name in document_ids], with_payload=True)
         if known:
             raise ValueError(
                 f"{len(known)} of {len(document_ids)} documents have ids that are in the collection, such as "
-                f"{known[0].payload['id']!r}. Nothing was added: delete these first, or give new ids."
+                f"{(known[0].payload or {})['id']!r}. Nothing was added: delete these first, or give new ids."
             )
         self._upsert(document_ids, texts, self._embedder.embed_documents(texts), batch_size)
 
@@ -232,7 +236,7 @@ def _point_id(document_id: str) -> str:
 
 
 def _encode_context(model: SentenceTransformer) -> str | None:
-    context = context_of(model)
+    context = get_context(model)
     if context is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -240,13 +244,13 @@ def _encode_context(model: SentenceTransformer) -> str | None:
         return base64.b64encode((Path(folder) / "context.safetensors").read_bytes()).decode()
 
 
-def _decode_context(text: str | None) -> ModelContext:
+def _decode_context(text: str | None) -> Context | None:
     if text is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "context.safetensors"
         path.write_bytes(base64.b64decode(text))
-        return load_context(path)
+        return Context.load(path)
 
 
 __all__ = ["QdrantIndex"]

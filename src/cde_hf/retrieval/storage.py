@@ -55,17 +55,17 @@ class DocumentRows:
     [`DocumentRows.read`].
     """
 
-    def __init__(self, index: "faiss.Index | _FlatIndex", document_ids: list[str], texts: list[str | None]):
+    def __init__(self, index: "faiss.Index | _FlatIndex", document_ids: list[str], texts: Sequence[str | None]):
         self._index = index
         self._document_ids = document_ids
-        self._texts = texts
+        self._texts = list(texts)
         self._is_live = np.ones(len(document_ids), dtype=bool)  # (num_rows,)
         self._num_removed = 0
         self._known_rows: dict[str, int] | None = None
 
     @classmethod
     def build(
-        cls, vectors: np.ndarray, document_ids: list[str], texts: list[str | None], *, kind: IndexKind = "auto"
+        cls, vectors: np.ndarray, document_ids: list[str], texts: Sequence[str | None], *, kind: IndexKind = "auto"
     ) -> "DocumentRows":
         """
         Puts documents into rows that can be searched.
@@ -75,7 +75,7 @@ class DocumentRows:
                 Their vectors in float32, which are copied.
             document_ids (`list[str]`):
                 Their ids, without duplicates.
-            texts (`list[str | None]`):
+            texts (`Sequence[str | None]`):
                 Their texts, `None` where unknown.
             kind (`str`, *optional*, defaults to `"auto"`):
                 `"flat"` searches exactly. `"hnsw"` searches a graph of neighbours: fast, but slow to build. `"ivf"`
@@ -137,7 +137,7 @@ class DocumentRows:
             for row_list, score_list in zip(rows.tolist(), scores.tolist(), strict=True)
         ]
 
-    def add(self, document_ids: list[str], vectors: np.ndarray, texts: list[str | None]) -> None:
+    def add(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
         """Adds documents, whose ids must be new."""
         self._row_numbers.update({name: number for number, name in enumerate(document_ids, len(self._document_ids))})
         self._index.add(vectors)
@@ -200,34 +200,7 @@ class DocumentRows:
         return self._known_rows
 
 
-def ids_and_texts(documents: Mapping[str, str] | Sequence[str]) -> tuple[list[str], list[str | None]]:
-    """Returns ids and texts of documents that are given by id, or as a list, which is then numbered."""
-    if isinstance(documents, str):
-        raise TypeError("`documents` must be several texts, got one. Put it in a list: `[text]`.")
-    if isinstance(documents, Mapping):
-        document_ids, texts = list(documents), list(documents.values())
-    else:
-        texts = list(documents)
-        document_ids = [str(number) for number in range(len(texts))]
-    return checked_ids(document_ids), checked_texts(texts, len(document_ids))
-
-
-def checked_ids(document_ids: Sequence[str]) -> list[str]:
-    """Returns ids as a list of strings, without duplicates."""
-    document_ids = list(document_ids)
-    if set(map(type, document_ids)) - {str}:
-        other = next(document_id for document_id in document_ids if type(document_id) is not str)
-        raise TypeError(f"Ids must be strings, got the `{type(other).__name__}` {other!r}. Use `str(document_id)`.")
-    if len(set(document_ids)) < len(document_ids):
-        seen: set[str] = set()
-        repeated = [name for name in document_ids if name in seen or seen.add(name)]
-        raise ValueError(
-            f"{len(repeated)} ids occur more than once, such as {repeated[:3]}. Give each document its own id."
-        )
-    return document_ids
-
-
-def checked_texts(texts: Sequence[str] | None, num_documents: int) -> list[str | None]:
+def checked_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str | None]:
     """Returns texts as a list, one for each document; all `None` if no texts are given."""
     if texts is None:
         return [None] * num_documents
@@ -318,4 +291,4 @@ def _search_parameters(index: "faiss.Index | _FlatIndex", selector: faiss.IDSele
     return faiss.SearchParameters(sel=selector)
 
 
-__all__ = ["MAX_FLAT_ROWS", "DocumentRows", "IndexKind", "SearchHit", "checked_ids", "checked_texts", "ids_and_texts"]
+__all__ = ["MAX_FLAT_ROWS", "DocumentRows", "IndexKind", "SearchHit", "checked_texts"]

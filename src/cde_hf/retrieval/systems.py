@@ -1,6 +1,5 @@
 """What can be evaluated: systems that embed texts, with or without a context, or rank documents."""
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
@@ -8,7 +7,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from ..modeling import CorpusContext
+from ..modeling import Context
+from .model_contexts import find_contextual_module, set_context, with_context
 from .search import Ranking
 
 
@@ -49,11 +49,6 @@ class Ranker(Protocol):
     def rank(self, queries: Sequence[str], documents: Sequence[str], *, depth: int) -> Ranking: ...
 
 
-def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTransformer:
-    """Loads a model that is given by its folder or Hub name, without running code that it contains."""
-    return SentenceTransformer(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
-
-
 class SentenceTransformerEmbedder:
     """
     An [`Embedder`] around any sentence-transformers model, with the model's own prompts for queries and documents.
@@ -90,13 +85,13 @@ class SentenceTransformerEmbedder:
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 
 
-class CDEEmbedder(SentenceTransformerEmbedder):
+class ContextualModelEmbedder(SentenceTransformerEmbedder):
     """
-    A [`ContextualEmbedder`] around a CDE checkpoint that sentence-transformers loaded.
+    A [`ContextualEmbedder`] around a sentence-transformers model that takes a context.
 
     Args:
         model (`SentenceTransformer`):
-            `SentenceTransformer(path, trust_remote_code=True)` of a CDE checkpoint.
+            A contextualized model or a CDE checkpoint, which stays unchanged.
         name (`str`):
             Name of its row in a table.
         batch_size (`int`, *optional*, defaults to `32`):
@@ -104,22 +99,20 @@ class CDEEmbedder(SentenceTransformerEmbedder):
     """
 
     def __init__(self, model: SentenceTransformer, name: str, *, batch_size: int = 32):
-        if not is_contextual(model):
+        if find_contextual_module(model) is None:
             raise TypeError(
                 f"`{name}` is a plain sentence-transformers model, got the modules "
-                f"{[type(module).__name__ for module in model.children()]}. Use `SentenceTransformerEmbedder`."
+                f"{[type(module).__name__ for module in model.children()]}. Use `SentenceTransformerEmbedder`, or "
+                "`contextualize(model, None)`."
             )
-        super().__init__(model, name, batch_size=batch_size)
-        self.set_context(None)
+        super().__init__(with_context(model, Context()), name, batch_size=batch_size)
 
     def set_context(self, documents: Sequence[str] | None) -> None:
-        """Sets the context documents, or removes the context: the model is then a plain biencoder."""
-        self.model[0].set_context(CorpusContext.null() if documents is None else list(documents))
-
-
-def is_contextual(model: SentenceTransformer) -> bool:
-    """Whether a sentence-transformers model is a CDE checkpoint."""
-    return type(model[0]).__name__ == "CDETransformer"
+        """Sets the context documents, all of them if the model can read as many, or removes the context."""
+        if documents is None:
+            set_context(self.model, Context())
+        else:
+            set_context(self.model, documents, size=max(1, len(documents)))
 
 
 class RememberingEmbedder:
@@ -146,11 +139,10 @@ class RememberingEmbedder:
 
 
 __all__ = [
-    "CDEEmbedder",
     "ContextualEmbedder",
+    "ContextualModelEmbedder",
     "Embedder",
     "Ranker",
     "RememberingEmbedder",
     "SentenceTransformerEmbedder",
-    "is_contextual",
 ]

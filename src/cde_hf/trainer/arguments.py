@@ -113,7 +113,13 @@ class ContextualTrainingArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("temperature", "mini_batch_size", "context_mini_batch_size", "max_length"):
+        for name in (
+            "temperature",
+            "mini_batch_size",
+            "context_mini_batch_size",
+            "mini_batch_num_tokens",
+            "max_length",
+        ):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"`{name}` must be positive, got {value}.")

@@ -48,7 +48,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        damaged = [name for name, size in manifest["files"].items() if _size(folder / name) != size]
+        sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*")}
+        damaged = [name for name, size in manifest["files"].items() if sizes.get(name) != size]
     except (OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"`{folder}` is not a complete checkpoint: its `{MANIFEST}` is missing or corrupt ({error}). Resume from "
@@ -64,11 +65,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def find_last_checkpoint(output_dir: str | Path) -> Path | None:
     """Returns the last complete checkpoint in a folder, or `None`. Logs incomplete ones."""
-    folders = {}
-    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        match = _FOLDER_NAME.fullmatch(folder.name)
-        if match is not None and folder.is_dir():
-            folders[int(match[1])] = folder
+    folders = {
+        int(match[1]): folder
+        for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+        if folder.is_dir() and (match := _FOLDER_NAME.fullmatch(folder.name))
+    }
     for step in sorted(folders, reverse=True):
         try:
             read_manifest(folders[step])
@@ -77,10 +78,6 @@ def find_last_checkpoint(output_dir: str | Path) -> Path | None:
         else:
             return folders[step]
     return None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else -1
 
 
 def _flush(path: Path) -> None:

@@ -47,16 +47,13 @@ class ContextDraw:
         if self.source == "batch":
             choices = rows
         elif self.source == "domain":
-            choices = self._domain_rows(rows[0])
+            choices = np.flatnonzero(self.plan.domain_ids == self.plan.domain_ids[rows[0]])
         else:
             choices = np.arange(len(self.plan))
         if len(choices) <= self.size:
             return choices
         generator = np.random.default_rng([self.seed, batch_seed(rows)])
         return generator.choice(choices, self.size, replace=False)
-
-    def _domain_rows(self, row: int) -> np.ndarray:
-        return np.flatnonzero(self.plan.domain_ids == self.plan.domain_ids[row])
 
 
 def batch_seed(rows: Sequence[int]) -> int:
@@ -139,10 +136,10 @@ class ContrastiveCollator:
                 Rows of the batch. If the batch is shared, the rows of all processes.
 
         Returns:
-            `dict`: `input_ids` and `attention_mask` of queries, documents and negatives; `num_queries`; `rows`;
-            `negative_counts`, the number of hard negatives of each process; `left_out` of shape
+            `dict`: `input_ids`, `attention_mask` and `lengths` (in tokens) of queries, documents and negatives;
+            `num_queries`; `rows`; `negative_counts`, the number of hard negatives of each process; `left_out` of shape
             `(num_queries, num_documents)`; `hardness`; `filtered_share`; and for a contextual model
-            `context_input_ids`, `context_attention_mask` and `context_rows`.
+            `context_input_ids`, `context_attention_mask`, `context_lengths`, `context_rows` and `seed`.
         """
         rows = np.asarray(rows)
         num_queries = len(rows) // self.num_processes
@@ -150,10 +147,8 @@ class ContrastiveCollator:
         pairs = self._prepare(self.dataset[rows[own]])
         negatives = [text for texts in pairs.get("negatives", []) for text in texts]
         texts = [*pairs["query"], *pairs["document"], *negatives]
-        input_ids, attention_mask = self._tokenize(texts, self.max_length)
         inputs = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
+            **self._tokenize(texts, self.max_length),
             "num_queries": num_queries,
             "rows": rows.tolist(),
             "negative_counts": self._count_negatives(rows).reshape(self.num_processes, -1).sum(axis=1).tolist(),
@@ -163,7 +158,7 @@ class ContrastiveCollator:
             context_rows = self.context_draw(rows)
             documents = self._prepare(self._pairs_without_negatives[context_rows])["document"]
             tokens = self._tokenize(documents, self.context_max_length)
-            inputs["context_input_ids"], inputs["context_attention_mask"] = tokens
+            inputs.update({f"context_{name}": value for name, value in tokens.items()})
             inputs["context_rows"] = context_rows.tolist()
             inputs["seed"] = batch_seed(rows)
         return inputs
@@ -177,11 +172,12 @@ class ContrastiveCollator:
                 pairs["negatives"] = [[text.strip() for text in texts] for texts in pairs["negatives"]]
         return self.prompts.apply(pairs)
 
-    def _tokenize(self, texts: list[str], max_length: int) -> tuple[Tensor, Tensor]:
+    def _tokenize(self, texts: list[str], max_length: int) -> dict[str, Tensor | list[int]]:
         tokens = self.tokenizer(
             texts, truncation=True, max_length=max_length, padding=True, padding_side="right", return_tensors="pt"
         )
-        return tokens["input_ids"], tokens["attention_mask"]
+        mask = tokens["attention_mask"]
+        return {"input_ids": tokens["input_ids"], "attention_mask": mask, "lengths": mask.sum(dim=1).tolist()}
 
     def _count_negatives(self, rows: np.ndarray) -> np.ndarray:
         """Returns the number of hard negatives of each row."""
@@ -192,16 +188,16 @@ class ContrastiveCollator:
         """Returns the mask of documents that are not negatives, and the surrogate's statistics of the batch."""
         num_pairs = len(rows)
         queries = np.arange(num_pairs)[own]
-        is_own_pair = queries[:, None] == np.arange(num_pairs)
+        is_other_pair = queries[:, None] != np.arange(num_pairs)
         if self.filters:
             scores, is_false = self.false_negatives(rows, queries)
         else:
             scores, is_false = surrogate_scores(self.false_negatives.plan, rows, queries), None
-        scores = scores[:, :num_pairs]
-        facts: dict[str, Any] = {"hardness": float(scores[~is_own_pair].mean()) if num_pairs > 1 else 0.0}
-        facts["filtered_share"] = 0.0
-        if is_false is not None and num_pairs > 1:
-            facts["filtered_share"] = float(is_false[:, :num_pairs][~is_own_pair].mean())
+        facts: dict[str, Any] = {"hardness": 0.0, "filtered_share": 0.0}
+        if num_pairs > 1:
+            facts["hardness"] = float(scores[:, :num_pairs][is_other_pair].mean())
+            if is_false is not None:
+                facts["filtered_share"] = float(is_false[:, :num_pairs][is_other_pair].mean())
         left_out = is_false
         if not self.in_batch_negatives:
             pairs = np.arange(num_pairs)

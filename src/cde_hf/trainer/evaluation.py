@@ -10,16 +10,15 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import Prompts, RetrievalSet
-from ..modeling import sample_documents
 from ..modeling.pooling import mean_of_tokens
 from ..modeling.sentence_transformers_cde import CDETransformer
-from ..retrieval import CDEEmbedder, SentenceTransformerEmbedder, evaluate
+from ..retrieval import ContextualModelEmbedder, SentenceTransformerEmbedder
+from ..retrieval.evaluation import sample_context, score_set
 from .step import is_contextual
 
 
 METRIC = "ndcg@10"
-
-_CONTEXT_NAMES = {"no": "none"}  # from the name in a table to the name in a metric
+Scores = dict[tuple[str, str | None], float]  # by set and context
 
 
 class _MeanPooledEncoder(nn.Module):
@@ -67,7 +66,7 @@ def make_embedder(
             Number of texts to embed at once.
 
     Returns:
-        `SentenceTransformerEmbedder`: A [`CDEEmbedder`] if the model reads a context.
+        `SentenceTransformerEmbedder`: A [`ContextualModelEmbedder`] if the model reads a context.
     """
     if is_contextual(model):
         module = CDETransformer(model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document)
@@ -79,7 +78,7 @@ def make_embedder(
         similarity_fn_name="cosine",
         device=str(model.device),
     )
-    embedder_class = CDEEmbedder if is_contextual(model) else SentenceTransformerEmbedder
+    embedder_class = ContextualModelEmbedder if is_contextual(model) else SentenceTransformerEmbedder
     return embedder_class(wrapped, "model", batch_size=batch_size)
 
 
@@ -91,7 +90,7 @@ def score_retrieval_sets(
     seed: int,
     process_index: int = 0,
     num_processes: int = 1,
-) -> dict[str, float]:
+) -> Scores:
     """
     Computes NDCG@10 on this process's share of the retrieval sets.
 
@@ -110,39 +109,41 @@ def score_retrieval_sets(
             Number of processes.
 
     Returns:
-        `dict[str, float]`: `SET_ndcg@10` for a plain encoder. For a contextual model `SET_ndcg@10_own`,
-        `SET_ndcg@10_foreign` (if there is another set) and `SET_ndcg@10_none`.
+        `dict[tuple[str, str | None], float]`: Score of each set. A contextual model has one in each of the contexts
+        `"own"`, `"foreign"` (if there is another set) and `"none"`. The context of a plain encoder is `None`.
     """
-    scores = {}
+    scores: Scores = {}
     indices = range(process_index, len(retrieval_sets), num_processes)
     for index in tqdm(indices, desc="Evaluate", unit="set", leave=False, disable=process_index > 0):
         retrieval_set = retrieval_sets[index]
         other_set = retrieval_sets[(index + 1) % len(retrieval_sets)]
-        others = {}
+        contexts: dict[str, list[str] | None] = {"own": sample_context(retrieval_set, context_size, seed)}
         if other_set is not retrieval_set:
-            documents = [text for text in other_set.corpus.values() if text.strip()]
-            others["foreign"] = sample_documents(documents, context_size, seed=seed)
-        evaluation = evaluate(
-            [embedder],
-            [retrieval_set],
-            contexts=("own", "none"),
-            other_contexts=others,
-            context_size=context_size,
-            seed=seed,
-        )
-        for row, metrics in evaluation.scores[retrieval_set.name].items():
-            context = row.removeprefix(embedder.name).removeprefix(", ").removesuffix(" context")
-            name = f"{retrieval_set.name}_{METRIC}" + (f"_{_CONTEXT_NAMES.get(context, context)}" if context else "")
-            scores[name] = fmean(metrics[METRIC].values())
+            contexts["foreign"] = sample_context(other_set, context_size, seed)
+        contexts["none"] = None
+        for row, row_scores in score_set(embedder, retrieval_set, contexts):
+            scores[retrieval_set.name, row.context] = fmean(row_scores[METRIC].values())
     return scores
 
 
-def add_means(scores: dict[str, float]) -> dict[str, float]:
-    """Adds the means over the sets, one for each context: `ndcg@10_own` and so on."""
-    groups: dict[str, list[float]] = {}
-    for name, score in scores.items():
-        groups.setdefault(name[name.rindex(METRIC) :], []).append(score)
-    return {name: fmean(group) for name, group in groups.items()} | scores
+def add_means(scores: Scores) -> dict[str, float]:
+    """
+    Names the scores, after the means over the sets.
+
+    Args:
+        scores (`dict[tuple[str, str | None], float]`):
+            Scores of all processes.
+
+    Returns:
+        `dict[str, float]`: `ndcg@10` and `SET_ndcg@10` for a plain encoder; `ndcg@10_CONTEXT` and
+        `SET_ndcg@10_CONTEXT` for a contextual model.
+    """
+    suffixes = {context: METRIC if context is None else f"{METRIC}_{context}" for _, context in scores}
+    means = {
+        suffix: fmean(score for (_, other), score in scores.items() if other == context)
+        for context, suffix in suffixes.items()
+    }
+    return means | {f"{name}_{suffixes[context]}": score for (name, context), score in scores.items()}
 
 
 __all__ = ["METRIC", "add_means", "make_embedder", "score_retrieval_sets"]

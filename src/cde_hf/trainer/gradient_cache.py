@@ -18,19 +18,19 @@ backward pass.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ..modeling import CorpusContext
+from ..modeling import Context
 from .losses import InfoNCEOutput
 from .step import (
-    ContextInputs,
     Encoder,
     MiniBatchSize,
     RandomState,
-    StepInputs,
+    Step,
     Texts,
     gather_rows,
     own_gradient,
@@ -40,29 +40,11 @@ from .step import (
 
 @dataclass(frozen=True)
 class _Pass:
-    """One forward pass without a graph: the rows that went through the model, and the random state before it."""
+    """A mini-batch that went through the model without a graph, and what it takes to repeat this with one."""
 
     rows: Tensor
+    texts: Texts
     random_state: RandomState
-
-
-@dataclass(frozen=True)
-class _CachedContext:
-    """
-    The context after step (1), and what steps (5) and (6) need to compute it again.
-
-    Args:
-        context (`CorpusContext`):
-            What the texts see. Its vectors and its block are leaves that accumulate gradients.
-        passes (`list[_Pass]`):
-            Forward passes of the context documents. Empty if the first stage is not trained.
-        block_random_state (`RandomState`, *optional*):
-            Random state before the context block was computed, in prefix attention.
-    """
-
-    context: CorpusContext = CorpusContext.null()
-    passes: list[_Pass] = field(default_factory=list)
-    block_random_state: RandomState | None = None
 
 
 class GradientCache:
@@ -98,12 +80,12 @@ class GradientCache:
         self.no_sync = no_sync
         self.touch_all = touch_all
 
-    def compute_loss(self, step: StepInputs, loss_function: Callable[[Tensor], InfoNCEOutput]) -> InfoNCEOutput:
+    def compute_loss(self, step: Step, loss_function: Callable[[Tensor], InfoNCEOutput]) -> InfoNCEOutput:
         """
         Computes the loss of a step. `loss.backward()` then fills the gradients of all parameters.
 
         Args:
-            step (`StepInputs`):
+            step (`Step`):
                 Texts and context documents.
             loss_function (`Callable`):
                 Computes the loss of the embeddings of `step.texts`.
@@ -112,98 +94,100 @@ class GradientCache:
             `InfoNCEOutput`: The output of the loss function, with a loss that supports `backward`.
         """
         with torch.no_grad():
-            cached = self._embed_context(step.context) if self.encoder.has_context else _CachedContext()  # Step (1)
-            passes, embeddings = self._embed(  # Step (2)
-                step.texts, self.mini_batch_size, lambda part: self.encoder.embed_texts(part, cached.context)
-            )
+            context, context_passes, block_random_state = self._embed_context(step)  # Step (1)
+            embed_texts = partial(self.encoder.embed_texts, context=context)
+            passes, embeddings = self._embed(step.texts, self.mini_batch_size, embed_texts)  # Step (2)
         # Step (3)
         embeddings.requires_grad_()
         with torch.enable_grad():
             output = loss_function(embeddings)
             (gradients,) = torch.autograd.grad(output.loss, embeddings)
+        num_graphs = len(passes) + (block_random_state is not None) + len(context_passes)
+
+        def graphs(grad_output: Tensor) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+            """Computes each part of the step with a graph. Yields its outputs and their gradients."""
+            yield from self._repeat(passes, embed_texts, gradients * grad_output)  # Step (4)
+            if block_random_state is not None:
+                yield self._repeat_block(context, block_random_state)  # Step (5)
+            if context_passes:
+                own_gradients = own_gradient(context.embeddings.grad, step.part_sizes, step.process_index)
+                yield from self._repeat(context_passes, self.encoder.embed_context, own_gradients)  # Step (6)
 
         def replay(grad_output: Tensor) -> None:
             with torch.enable_grad():
-                self._replay(step, cached, passes, gradients * grad_output)
+                self._backpropagate(graphs(grad_output), num_graphs)
 
         loss = output.loss.detach().requires_grad_()
         loss.register_hook(replay)
         return replace(output, loss=loss)
 
-    def _embed_context(self, inputs: ContextInputs) -> _CachedContext:
+    def _embed_context(self, step: Step) -> tuple[Context, list[_Pass], RandomState | None]:
+        """
+        Computes the context without a graph. Its vectors and its block are leaves, which accumulate gradients.
+
+        Also returns the passes to repeat, none if the first stage is not trained, and in prefix attention the random
+        state before the context block was computed.
+        """
+        if not self.encoder.has_context:
+            return Context(), [], None
         passes, own_embeddings = self._embed(
-            inputs.own_documents, self.context_mini_batch_size, self.encoder.embed_context
+            step.own_context_documents, self.context_mini_batch_size, self.encoder.embed_context
         )
-        embeddings = gather_rows(own_embeddings, inputs.part_sizes).detach()
+        embeddings = gather_rows(own_embeddings, step.part_sizes).detach()
         if self.encoder.trains_first_stage:
             embeddings.requires_grad_()
         else:  # as with adapters in the second stage alone
             passes = []
-        context = CorpusContext(embeddings, self.encoder.count_tokens(inputs.documents))
+        context = Context(embeddings, self.encoder.count_tokens(step.context_documents))
         if not self.encoder.has_prefix:
-            return _CachedContext(context, passes)
-        with inputs.drawing():
+            return context, passes, None
+        with step.block_dropout():
             random_state = RandomState(embeddings.device)
-            block = self.encoder.encode_block(context)
+            context = self.encoder.add_block(context)
         leaves = tuple(
-            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in block.keys_values
+            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in context.keys_values
         )
-        context = replace(context, block=replace(block, keys_values=leaves))
-        return _CachedContext(context, passes, random_state)
+        return replace(context, keys_values=leaves), passes, random_state
 
     def _embed(
         self, texts: Texts, size: MiniBatchSize, embed: Callable[[Texts], Tensor]
     ) -> tuple[list[_Pass], Tensor]:
         """Embeds texts without a graph. The embeddings are in the order of the texts."""
         passes, parts = [], []
-        for rows in size.split(texts):
-            passes.append(_Pass(rows, RandomState(texts.input_ids.device)))
-            parts.append(embed(texts.select(rows)))
-        embeddings = torch.empty(len(texts), parts[0].shape[1], dtype=parts[0].dtype, device=parts[0].device)
-        for made, part in zip(passes, parts, strict=True):
-            embeddings[made.rows] = part
-        return passes, embeddings
+        for rows, mini_batch in size.split(texts):
+            passes.append(_Pass(rows, mini_batch, RandomState(rows.device)))
+            parts.append(embed(mini_batch))
+        embeddings = torch.cat(parts)
+        rows = torch.cat([mini_batch.rows for mini_batch in passes])
+        return passes, torch.empty_like(embeddings).index_copy_(0, rows, embeddings)
 
-    def _replay(self, step: StepInputs, cached: _CachedContext, passes: list[_Pass], gradients: Tensor) -> None:
-        graphs = self._graphs(step, cached, passes, gradients)
-        num_graphs = len(passes) + (cached.block_random_state is not None) + len(cached.passes)
-        for index in range(num_graphs):
-            is_last = index == num_graphs - 1
-            with nullcontext() if is_last else self.no_sync():
-                tensors, their_gradients = next(graphs)
-                if is_last and self.touch_all:
-                    zero = touch_parameters(self.encoder.model)
-                    tensors, their_gradients = [*tensors, zero], [*their_gradients, torch.zeros_like(zero)]
-                if tensors:
-                    torch.autograd.backward(tensors, their_gradients)
-
-    def _graphs(
-        self, step: StepInputs, cached: _CachedContext, passes: list[_Pass], gradients: Tensor
+    def _repeat(
+        self, passes: list[_Pass], embed: Callable[[Texts], Tensor], gradients: Tensor
     ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-        """Yields the outputs of each part of the step, computed with a graph, and their gradients."""
-        for made in passes:  # Step (4)
-            with made.random_state.replayed():
-                embeddings = self.encoder.embed_texts(step.texts.select(made.rows), cached.context)
-            yield [embeddings], [gradients[made.rows].to(embeddings.dtype)]
-        if cached.block_random_state is not None:  # Step (5)
-            yield self._rebuild_block(cached)
-        if cached.passes:  # Step (6)
-            inputs = step.context
-            own_gradients = own_gradient(cached.context.embeddings.grad, inputs.part_sizes, inputs.process_index)
-            documents = inputs.own_documents
-            for made in cached.passes:
-                with made.random_state.replayed():
-                    embeddings = self.encoder.embed_context(documents.select(made.rows))
-                yield [embeddings], [own_gradients[made.rows].to(embeddings.dtype)]
+        for mini_batch in passes:
+            with mini_batch.random_state.replayed():
+                embeddings = embed(mini_batch.texts)
+            yield [embeddings], [gradients[mini_batch.rows].to(embeddings.dtype)]
 
-    def _rebuild_block(self, cached: _CachedContext) -> tuple[list[Tensor], list[Tensor]]:
-        with cached.block_random_state.replayed():
-            block = self.encoder.encode_block(cached.context)
-        tensors = [tensor for pair in block.keys_values for tensor in pair]
-        leaves = [leaf for pair in cached.context.block.keys_values for leaf in pair]
+    def _repeat_block(self, context: Context, random_state: RandomState) -> tuple[list[Tensor], list[Tensor]]:
+        with random_state.replayed():
+            again = self.encoder.add_block(context)
+        tensors = [tensor for pair in again.keys_values for tensor in pair]
+        leaves = [leaf for pair in context.keys_values for leaf in pair]
         # The outputs of layers below the first trained parameter have no gradient.
         pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
         return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
+
+    def _backpropagate(self, graphs: Iterator[tuple[list[Tensor], list[Tensor]]], num_graphs: int) -> None:
+        for number in range(1, num_graphs + 1):
+            is_last = number == num_graphs
+            with nullcontext() if is_last else self.no_sync():
+                tensors, gradients = next(graphs)
+                if is_last and self.touch_all:
+                    zero = touch_parameters(self.encoder.model)
+                    tensors, gradients = [*tensors, zero], [*gradients, torch.zeros_like(zero)]
+                if tensors:
+                    torch.autograd.backward(tensors, gradients)
 
 
 __all__ = ["GradientCache"]

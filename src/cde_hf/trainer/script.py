@@ -10,15 +10,7 @@ from typing import Any, Literal, get_type_hints
 
 import yaml
 from datasets import Dataset
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    HfArgumentParser,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
+from transformers import HfArgumentParser
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
@@ -26,10 +18,10 @@ from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..hub import model_path
-from ..modeling import CDEConfig, CDEModel
-from ..modeling.modeling_cde import find_encoder_folder
+from ..modeling import CDEConfig
 from ..processes import process_state
 from .arguments import ContextualTrainingArguments
+from .models import DEFAULT_POOLING, Architecture, load_model
 from .trainer import ContextualContrastiveTrainer
 
 
@@ -53,7 +45,7 @@ class ScriptArguments:
             "`minilm` is the all-MiniLM-L6-v2 of an installed package."
         },
     )
-    architecture: Literal["contextual", "biencoder"] = field(
+    architecture: Architecture = field(
         default="contextual", metadata={"help": "Whether to train a contextual model or a plain encoder."}
     )
     context_attention: Literal["prefix", "joint"] = field(
@@ -64,7 +56,8 @@ class ScriptArguments:
         default=CDEConfig.context_size, metadata={"help": "Number of context documents of a new contextual model."}
     )
     pooling: Literal["context_frequency", "mean"] = field(
-        default="context_frequency", metadata={"help": "Pooling of a new contextual model."}
+        default=DEFAULT_POOLING,
+        metadata={"help": "Pooling of a new contextual model at inference. Training always uses the mean."},
     )
     frequency_scale: float = field(
         default=CDEConfig.frequency_scale,
@@ -115,25 +108,6 @@ class ScriptArguments:
             filter_surrogate=_make_surrogate(self.filter_surrogate) if self.filter_surrogate is not None else None,
             cluster_size=self.cluster_size,
         )
-
-    def load_model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """Loads the model and its tokenizer."""
-        path, subfolder = find_encoder_folder(model_path(self.model))
-        tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder)
-        if self.architecture == "biencoder":
-            return AutoModel.from_pretrained(path, subfolder=subfolder), tokenizer
-        config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
-        if config.get("model_type") == "cde" or "transductive_corpus_size" in config:  # ours, or released
-            return CDEModel.from_pretrained(path), tokenizer
-        model = CDEModel.from_biencoder(
-            path,
-            first_stage_layers=self.first_stage_layers,
-            context_attention=self.context_attention,
-            context_size=self.context_size,
-            pooling=self.pooling,
-            frequency_scale=self.frequency_scale,
-        )
-        return model, tokenizer
 
     def load_eval_sets(self) -> list[RetrievalSet] | None:
         """Loads the retrieval sets to evaluate on while training."""
@@ -257,13 +231,19 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
-    if args.output_dir is None:
-        raise ValueError("Training needs a folder for its checkpoints: set `--output_dir`.")
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
-    set_seed(args.seed)  # the trainer does so too, but after new layers are initialised
-    model, tokenizer = script.load_model()
+    model, tokenizer = load_model(
+        script.model,
+        script.architecture,
+        seed=args.seed,
+        first_stage_layers=script.first_stage_layers,
+        context_attention=script.context_attention,
+        context_size=script.context_size,
+        pooling=script.pooling,
+        frequency_scale=script.frequency_scale,
+    )
     trainer = ContextualContrastiveTrainer(
         model,
         args,

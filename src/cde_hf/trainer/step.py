@@ -5,7 +5,7 @@ One training step: the texts and the context documents that go in, and how a mod
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,25 +14,38 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..modeling import CDEConfig, CDEModel, ContextBlock, CorpusContext
-from ..modeling.corpus_context import count_token_frequencies
+from ..modeling import CDEConfig, Context, count_token_frequencies
 from ..modeling.pooling import mean_of_tokens
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Token ids and attention mask of texts, padded on the right, both of shape `(num_texts, sequence_length)`."""
+    """
+    Tokenized texts, padded on the right.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(num_texts, sequence_length)`):
+            Token ids.
+        attention_mask (`torch.Tensor` of shape `(num_texts, sequence_length)`):
+            1 for tokens, 0 for padding.
+        lengths (`list[int]`):
+            Number of tokens of each text. Counted by the collator, because reading them from the mask on a GPU would
+            make the host wait for it.
+    """
 
     input_ids: Tensor
     attention_mask: Tensor
+    lengths: list[int]
 
     def __len__(self) -> int:
-        return len(self.input_ids)
+        return len(self.lengths)
 
-    def select(self, rows: Tensor) -> "Texts":
-        """Some of the texts, without the columns that are padding in all of them."""
-        length = max(1, int(self.attention_mask[rows].sum(dim=1).max()))
-        return Texts(self.input_ids[rows, :length], self.attention_mask[rows, :length])
+    def __getitem__(self, rows: slice) -> "Texts":
+        """A range of the texts, without the columns that are padding in all of them."""
+        lengths = self.lengths[rows]
+        longest = max([1, *lengths])
+        input_ids, attention_mask = self.input_ids[rows, :longest], self.attention_mask[rows, :longest]
+        return Texts(input_ids.contiguous(), attention_mask.contiguous(), lengths)
 
 
 @dataclass(frozen=True)
@@ -50,29 +63,32 @@ class MiniBatchSize:
     num_texts: int | None = None
     num_tokens: int | None = None
 
-    def split(self, texts: Texts) -> Iterator[Tensor]:
+    def split(self, texts: Texts) -> Iterator[tuple[Tensor, Texts]]:
         """
-        Rows of each mini-batch. Texts are sorted by length, so that little is padding, and the longest come first.
+        Yields the mini-batches, each with the row numbers of its texts.
+
+        Texts are sorted by length, so that little is padding, and the longest come first.
         """
-        lengths = texts.attention_mask.sum(dim=1).cpu()
-        order = torch.argsort(lengths, descending=True, stable=True)
+        order = sorted(range(len(texts)), key=lambda row: -texts.lengths[row])
+        # One copy to the device for all mini-batches. The host does not wait for it.
+        rows = torch.tensor(order).to(texts.input_ids.device, non_blocking=True)
+        texts = Texts(texts.input_ids[rows], texts.attention_mask[rows], [texts.lengths[row] for row in order])
         start = 0
-        while start < len(order):
-            size = len(order) - start
-            if self.num_texts is not None:
-                size = min(size, self.num_texts)
+        while start < len(texts):
+            num_texts = self.num_texts or len(texts)
             if self.num_tokens is not None:
-                size = min(size, max(1, self.num_tokens // max(1, int(lengths[order[start]]))))
-            yield order[start : start + size].to(texts.input_ids.device)
-            start += size
+                num_texts = min(num_texts, max(1, self.num_tokens // max(1, texts.lengths[start])))
+            mini_batch = slice(start, start + num_texts)
+            yield rows[mini_batch], texts[mini_batch]
+            start += num_texts
 
 
 class RandomState:
     """
     The current random state, on the CPU and on another device.
 
-    `torch.utils.checkpoint.get_device_states` fails on Apple GPUs as long as `torch.mps` has no `device` (torch 2.13),
-    so the states are read here.
+    The state of a GPU's generator lives on the host, so nothing waits for the GPU. The states are read here, because
+    `torch.utils.checkpoint.get_device_states` fails on Apple GPUs as long as `torch.mps` has no `device` (torch 2.13).
 
     Args:
         device (`torch.device`):
@@ -107,49 +123,13 @@ class RandomState:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Uses random numbers from a seed, on the CPU and on another device, and then restores the current state."""
-    present = RandomState(device)
-    torch.manual_seed(seed)
-    try:
+    with RandomState(device).replayed():
+        torch.manual_seed(seed)
         yield
-    finally:
-        present.restore()
 
 
 @dataclass(frozen=True)
-class ContextInputs:
-    """
-    The context documents of a step.
-
-    Args:
-        documents (`Texts`):
-            All context documents, on every process.
-        part_sizes (`tuple[int, ...]`):
-            Number of documents that each process embeds. A single number if the processes do not share the work.
-        process_index (`int`, *optional*, defaults to `0`):
-            The part that this process embeds.
-        block_seed (`int`, *optional*):
-            Seed of the dropout in the context block, so that processes that share a context use the same dropout.
-    """
-
-    documents: Texts
-    part_sizes: tuple[int, ...]
-    process_index: int = 0
-    block_seed: int | None = None
-
-    @property
-    def own_documents(self) -> Texts:
-        """The documents that this process embeds."""
-        start = sum(self.part_sizes[: self.process_index])
-        rows = torch.arange(start, start + self.part_sizes[self.process_index])
-        return self.documents.select(rows.to(self.documents.input_ids.device))
-
-    def drawing(self):
-        """Context manager for the dropout of the context block."""
-        return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.documents.input_ids.device)
-
-
-@dataclass(frozen=True)
-class StepInputs:
+class Step:
     """
     The inputs of one step on this process.
 
@@ -158,13 +138,37 @@ class StepInputs:
             Queries, their documents, and the hard negatives of all queries, in this order.
         num_queries (`int`):
             Number of queries, and of documents.
-        context (`ContextInputs`, *optional*):
-            The context documents. `None` for a biencoder.
+        context_documents (`Texts`, *optional*):
+            All context documents, on every process. `None` for a biencoder.
+        num_parts (`int`, *optional*, defaults to `1`):
+            Number of processes that embed the context documents together, each an equal part.
+        process_index (`int`, *optional*, defaults to `0`):
+            The part that this process embeds.
+        block_seed (`int`, *optional*):
+            Seed of the dropout in the context block, so that processes that share a context use the same dropout.
     """
 
     texts: Texts
     num_queries: int
-    context: ContextInputs | None = None
+    context_documents: Texts | None = None
+    num_parts: int = 1
+    process_index: int = 0
+    block_seed: int | None = None
+
+    @property
+    def part_sizes(self) -> tuple[int, ...]:
+        """Number of context documents that each process embeds."""
+        return (len(self.context_documents) // self.num_parts,) * self.num_parts
+
+    @property
+    def own_context_documents(self) -> Texts:
+        """The context documents that this process embeds."""
+        size = self.part_sizes[0]
+        return self.context_documents[self.process_index * size : (self.process_index + 1) * size]
+
+    def block_dropout(self) -> AbstractContextManager:
+        """Context manager for the dropout of the context block."""
+        return nullcontext() if self.block_seed is None else seeded(self.block_seed, self.texts.input_ids.device)
 
 
 class Encoder:
@@ -209,54 +213,46 @@ class Encoder:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 
-    def encode_block(self, context: CorpusContext) -> ContextBlock:
-        """The context block of prefix attention."""
-        return self.model(
-            dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
-        ).context_block
+    def add_block(self, context: Context) -> Context:
+        """The context with the context block of prefix attention."""
+        return self.model(context=replace(context, keys_values=None)).context
 
-    def embed_texts(self, texts: Texts, context: CorpusContext) -> Tensor:
+    def embed_texts(self, texts: Texts, context: Context) -> Tensor:
         """Embeddings of shape `(num_texts, embedding_size)`, not normalised."""
         inputs = {"input_ids": texts.input_ids, "attention_mask": texts.attention_mask}
         if not self.has_context:
             return mean_of_tokens(self.model(**inputs).last_hidden_state, texts.attention_mask)
-        if context.block is not None:
-            return self.model(**inputs, context_block=context.block).embeddings
-        return self.model(
-            **inputs, dataset_embeddings=context.embeddings, token_frequencies=context.token_frequencies
-        ).embeddings
+        return self.model(**inputs, context=context).embeddings
 
 
-def is_contextual(model: nn.Module) -> bool:
+def is_contextual(model: PreTrainedModel) -> bool:
     """Whether a bare model reads a context. Its class may come from a checkpoint's own copy of the code."""
-    return isinstance(model, CDEModel) or type(model).__name__ == CDEModel.__name__
+    return model.config.model_type == CDEConfig.model_type
 
 
-def embed_plainly(encoder: Encoder, step: StepInputs) -> Tensor:
+def embed_plainly(encoder: Encoder, step: Step) -> Tensor:
     """
     Embeds all texts of a step in one graph, whose memory grows with the batch.
 
     Args:
         encoder (`Encoder`):
             The model.
-        step (`StepInputs`):
+        step (`Step`):
             Texts and context documents.
 
     Returns:
         `torch.Tensor` of shape `(num_texts, embedding_size)`: The embeddings.
     """
-    context = CorpusContext.null()
+    context = Context()
     if encoder.has_context:
-        inputs = step.context
-        embeddings = gather_rows(encoder.embed_context(inputs.own_documents), inputs.part_sizes)
-        context = CorpusContext(embeddings, encoder.count_tokens(inputs.documents))
+        embeddings = gather_rows(encoder.embed_context(step.own_context_documents), step.part_sizes)
+        context = Context(embeddings, encoder.count_tokens(step.context_documents))
         if encoder.has_prefix:
-            with inputs.drawing():
-                context = replace(context, block=encoder.encode_block(context))
+            with step.block_dropout():
+                context = encoder.add_block(context)
     # Queries are short. Embedded separately, they are not padded to the documents' length.
-    rows = torch.arange(len(step.texts), device=step.texts.input_ids.device)
-    groups = (rows[: step.num_queries], rows[step.num_queries :])
-    return torch.cat([encoder.embed_texts(step.texts.select(group), context) for group in groups])
+    groups = (step.texts[: step.num_queries], step.texts[step.num_queries :])
+    return torch.cat([encoder.embed_texts(group, context) for group in groups])
 
 
 class _GatherRows(torch.autograd.Function):
@@ -313,11 +309,10 @@ def touch_parameters(model: nn.Module) -> Tensor:
 
 
 __all__ = [
-    "ContextInputs",
     "Encoder",
     "MiniBatchSize",
     "RandomState",
-    "StepInputs",
+    "Step",
     "Texts",
     "embed_plainly",
     "gather_rows",

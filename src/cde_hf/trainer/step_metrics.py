@@ -35,11 +35,15 @@ class StepMetrics:
 
     def add_step(self, output: InfoNCEOutput, inputs: Mapping[str, Any]) -> None:
         """Adds the metrics of a batch, from the loss and from the collator."""
-        self._values["accuracy"].append(output.accuracy)
-        self._values["mean_rank"].append(output.mean_rank)
-        self._values["hardness"].append(inputs["hardness"])
-        self._values["filtered_share"].append(inputs["filtered_share"])
-        self._values["num_tokens"].append(inputs["attention_mask"].sum())
+        values = {
+            "accuracy": output.accuracy,
+            "mean_rank": output.mean_rank,
+            "hardness": inputs["hardness"],
+            "filtered_share": inputs["filtered_share"],
+            "num_tokens": sum(inputs["lengths"]),
+        }
+        for name, value in values.items():
+            self._values[name].append(value)
 
     def add_gradients(self, model: nn.Module, factor: float) -> None:
         """Adds the gradient norm of each stage. `factor` undoes the clipping."""

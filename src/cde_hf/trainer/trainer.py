@@ -38,7 +38,7 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
 from transformers.utils import logging
 
-from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter
+from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter, prepare_batch_plan
 from ..data import Prompts, RetrievalSet, check_pairs
 from ..hub import save_biencoder, save_checkpoint
 from ..modeling.backbones import longest_text
@@ -51,11 +51,11 @@ from .collator import ContextDraw, ContrastiveCollator
 from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
+from .models import load_model
 from .step import (
-    ContextInputs,
     Encoder,
     MiniBatchSize,
-    StepInputs,
+    Step,
     Texts,
     embed_plainly,
     gather_rows,
@@ -80,17 +80,18 @@ class ContextualContrastiveTrainer(Trainer):
     Trains a [`CDEModel`], or a plain encoder as a biencoder, on batches of similar pairs.
 
     Args:
-        model (`PreTrainedModel`):
+        model (`PreTrainedModel`, `str` or `Path`):
             A [`CDEModel`], or an encoder loaded by `AutoModel`, which gets mean pooling, or a PEFT model around
-            either.
-        args (`ContextualTrainingArguments`):
-            Arguments of the run.
+            either. Or the folder or Hub name of a CDE checkpoint, or of an encoder to build a contextual model around.
+        args (`ContextualTrainingArguments`, *optional*):
+            Arguments of the run. By default all have their defaults, and `output_dir` is `trainer_output`.
         train_dataset (`datasets.Dataset`):
             Pairs: `query`, `document`, optional `negatives` and `domain`.
-        batch_plan (`BatchPlan`):
-            The batch plan of the data set.
-        processing_class (`PreTrainedTokenizerBase`):
-            The tokenizer.
+        batch_plan (`BatchPlan`, `str` or `Path`, *optional*):
+            The batch plan of the data set, or its folder. By default it is made in `output_dir/plan` with the defaults
+            of [`prepare_batch_plan`].
+        processing_class (`PreTrainedTokenizerBase`, *optional*):
+            The tokenizer. Defaults to the tokenizer of the checkpoint or encoder, if `model` is a folder or a name.
         eval_dataset (`Sequence[RetrievalSet]`, *optional*):
             Retrieval sets to evaluate on while training: each with its own context, with the context of the next set,
             and without a context.
@@ -107,18 +108,34 @@ class ContextualContrastiveTrainer(Trainer):
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        args: ContextualTrainingArguments,
-        train_dataset: Dataset,
-        batch_plan: BatchPlan,
-        processing_class: PreTrainedTokenizerBase,
+        model: PreTrainedModel | str | Path,
+        args: ContextualTrainingArguments | None = None,
+        train_dataset: Dataset | None = None,
+        batch_plan: BatchPlan | str | Path | None = None,
+        processing_class: PreTrainedTokenizerBase | None = None,
         *,
         eval_dataset: Sequence[RetrievalSet] | None = None,
         prompts: Prompts | None = None,
         callbacks: list[TrainerCallback] | None = None,
         optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
     ):
+        process_state()
+        if train_dataset is None:
+            raise ValueError("There is nothing to train on: give the trainer pairs as `train_dataset`.")
         check_pairs(train_dataset)
+        args = args or ContextualTrainingArguments()
+        if isinstance(model, (str, Path)):
+            model, tokenizer = load_model(model, seed=args.seed)
+            processing_class = processing_class or tokenizer
+        elif processing_class is None:
+            raise ValueError(
+                f"The model is a {type(model).__name__} without a tokenizer. Give the tokenizer as "
+                "`processing_class`, or give the model's folder or name as `model`."
+            )
+        if batch_plan is None:
+            batch_plan = prepare_batch_plan(train_dataset, Path(args.output_dir) / "plan")
+        elif not isinstance(batch_plan, BatchPlan):
+            batch_plan = BatchPlan.load(batch_plan)
         batch_plan.check_dataset(train_dataset)
         if "negatives" in train_dataset.column_names and not batch_plan.manifest["has_negatives"]:
             raise ValueError(
@@ -136,9 +153,8 @@ class ContextualContrastiveTrainer(Trainer):
             callbacks=callbacks,
             optimizers=optimizers,
         )
-        process_state()
-        self.is_contextual = is_contextual(self._bare_model())
         model = self._bare_model()
+        self.is_contextual = is_contextual(model)
         backbone = model.second_stage_model.backbone if self.is_contextual else model
         self.max_length = min(args.max_length, longest_text(backbone))
         if args.disable_dropout:
@@ -223,26 +239,24 @@ class ContextualContrastiveTrainer(Trainer):
             return super().create_optimizer(model)
         model = self.model if model is None else model
         decayed = set(self.get_decay_parameter_names(model))
-        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        rates = dict.fromkeys(names, self.args.learning_rate)
+        parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        rates = dict.fromkeys(parameters, self.args.learning_rate)
         for pattern, rate in mapping.items():  # a later pattern overrides an earlier one
-            matches = [name for name in names if re.search(pattern, name)]
+            matches = [name for name in parameters if re.search(pattern, name)]
             if not matches:
                 raise ValueError(
                     f"`learning_rate_mapping` has the pattern `{pattern}`, which matches no trainable parameter. "
-                    f"Correct the pattern. Names look like `{names[0]}`."
+                    f"Correct the pattern. Names look like `{next(iter(parameters))}`."
                 )
             rates.update(dict.fromkeys(matches, rate))
         groups: dict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                groups[rates[name], name in decayed].append(parameter)
-        weight_decay = self.args.weight_decay
+        for name, parameter in parameters.items():
+            groups[rates[name], name in decayed].append(parameter)
         optimizer_class, optimizer_kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
         self.optimizer = optimizer_class(
             [
-                {"params": parameters, "lr": rate, "weight_decay": weight_decay if is_decayed else 0.0}
-                for (rate, is_decayed), parameters in groups.items()
+                {"params": group, "lr": rate, "weight_decay": self.args.weight_decay if is_decayed else 0.0}
+                for (rate, is_decayed), group in groups.items()
             ],
             **optimizer_kwargs,
         )
@@ -272,6 +286,7 @@ class ContextualContrastiveTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor | tuple[Tensor, InfoNCEOutput]:
         """Computes the loss of a batch. Also returns the [`InfoNCEOutput`] if `return_outputs`."""
+        is_sharded = self.accelerator.distributed_type == DistributedType.FSDP
         encoder = Encoder(model, self._bare_model())
         step = self._make_step(inputs)
         loss_function = partial(self._loss_of_embeddings, inputs=inputs)
@@ -283,7 +298,7 @@ class ContextualContrastiveTrainer(Trainer):
                 mini_batch_size=size,
                 context_mini_batch_size=size if context_size is None else MiniBatchSize(context_size),
                 no_sync=partial(self.accelerator.no_sync, model),
-                touch_all=not self._is_sharded,
+                touch_all=not is_sharded,
             )
             output = cache.compute_loss(step, loss_function)
         else:
@@ -291,27 +306,24 @@ class ContextualContrastiveTrainer(Trainer):
         self._check_loss(output.loss, inputs)
         self._metrics.add_step(output, inputs)
         loss = output.loss
-        if not self.args.caches_gradients and not self._is_sharded:
+        if not self.args.caches_gradients and not is_sharded:
             loss = loss + touch_parameters(model)
         return (loss, output) if return_outputs else loss
 
-    @property
-    def _is_sharded(self) -> bool:
-        return self.accelerator.distributed_type == DistributedType.FSDP
-
-    def _make_step(self, inputs: Mapping[str, Any]) -> StepInputs:
-        texts = Texts(inputs["input_ids"], inputs["attention_mask"])
+    def _make_step(self, inputs: Mapping[str, Any]) -> Step:
+        texts = Texts(inputs["input_ids"], inputs["attention_mask"], inputs["lengths"])
         if not self.is_contextual:
-            return StepInputs(texts, inputs["num_queries"])
-        documents = Texts(inputs["context_input_ids"], inputs["context_attention_mask"])
+            return Step(texts, inputs["num_queries"])
+        documents = Texts(inputs["context_input_ids"], inputs["context_attention_mask"], inputs["context_lengths"])
         num_parts = self._num_sharing if len(documents) % self._num_sharing == 0 else 1
-        context = ContextInputs(
+        return Step(
+            texts,
+            inputs["num_queries"],
             documents,
-            part_sizes=(len(documents) // num_parts,) * num_parts,
+            num_parts=num_parts,
             process_index=self.accelerator.process_index if num_parts > 1 else 0,
             block_seed=inputs["seed"] if self._num_sharing > 1 else None,
         )
-        return StepInputs(texts, inputs["num_queries"], context)
 
     def _loss_of_embeddings(self, embeddings: Tensor, inputs: Mapping[str, Any]) -> InfoNCEOutput:
         num_queries, args = inputs["num_queries"], self.args
@@ -506,21 +518,19 @@ class ContextualContrastiveTrainer(Trainer):
         """
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         if hasattr(model, "peft_config") and not _internal_call:
-            self._save_merged(model, output_dir or self.args.output_dir)
+            if self.args.should_save:
+                self._save_bare(copy.deepcopy(model).merge_and_unload(), output_dir or self.args.output_dir)
         else:
             super().save_model(output_dir, _internal_call)
         self.accelerator.wait_for_everyone()  # no process may add files before the model is saved
 
-    def _save_merged(self, model: nn.Module, folder: str) -> None:
-        if self.args.should_save:
-            merged = copy.deepcopy(model).merge_and_unload()
-            save = save_checkpoint if self.is_contextual else save_biencoder
-            save(merged, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
+    def _save_bare(self, model: PreTrainedModel, folder: str | Path) -> None:
+        save = save_checkpoint if self.is_contextual else save_biencoder
+        save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         """Saves the model with its code, its tokenizer and the training arguments."""
         folder = Path(output_dir or self.args.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         if hasattr(model, "peft_config"):
             model.save_pretrained(folder, state_dict=state_dict)
@@ -529,8 +539,7 @@ class ContextualContrastiveTrainer(Trainer):
             if state_dict is not None:  # gathered from the processes, under FSDP
                 model = type(model)(model.config)
                 model.load_state_dict(state_dict)
-            save = save_checkpoint if self.is_contextual else save_biencoder
-            save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
+            self._save_bare(model, folder)
         (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
 
     def push_to_hub(

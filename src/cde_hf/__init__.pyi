@@ -1,0 +1,42 @@
+# The public names. `lazy.py` reads this file, and so do type checkers and editors.
+from .batching import BatchPlan as BatchPlan
+from .batching import ClusteredBatchSampler as ClusteredBatchSampler
+from .batching import FalseNegativeFilter as FalseNegativeFilter
+from .batching import SentenceTransformerSurrogate as SentenceTransformerSurrogate
+from .batching import TfidfSurrogate as TfidfSurrogate
+from .batching import prepare_batch_plan as prepare_batch_plan
+from .batching import sentence_transformers_batch_sampler as sentence_transformers_batch_sampler
+from .data import Prompts as Prompts
+from .data import RetrievalSet as RetrievalSet
+from .data import docstring_split as docstring_split
+from .data import load_corpus as load_corpus
+from .data import load_pairs as load_pairs
+from .data import load_retrieval_set as load_retrieval_set
+from .hub import model_path as model_path
+from .hub import save_checkpoint as save_checkpoint
+from .hub import save_with_context as save_with_context
+from .modeling import CDEConfig as CDEConfig
+from .modeling import CDEModel as CDEModel
+from .modeling import Context as Context
+from .modeling import sample_documents as sample_documents
+from .onnx_export import export_onnx as export_onnx
+from .publishing import push_to_hub as push_to_hub
+from .retrieval import BM25 as BM25
+from .retrieval import ContextualIndex as ContextualIndex
+from .retrieval import ContextualModelEmbedder as ContextualModelEmbedder
+from .retrieval import Evaluation as Evaluation
+from .retrieval import QdrantIndex as QdrantIndex
+from .retrieval import SentenceTransformerEmbedder as SentenceTransformerEmbedder
+from .retrieval import context_report as context_report
+from .retrieval import contextualize as contextualize
+from .retrieval import encode_corpus as encode_corpus
+from .retrieval import evaluate as evaluate
+from .retrieval import get_context as get_context
+from .retrieval import make_model_meta as make_model_meta
+from .retrieval import set_context as set_context
+from .trainer import ContextualContrastiveTrainer as ContextualContrastiveTrainer
+from .trainer import ContextualTrainingArguments as ContextualTrainingArguments
+from .trainer import filtered_info_nce as filtered_info_nce
+from .trainer import run_training as run_training
+
+__version__: str

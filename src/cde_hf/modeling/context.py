@@ -1,0 +1,341 @@
+"""
+The context: what a model knows about a corpus.
+
+A [`Context`] is a value. It is computed once from documents of the corpus, given to a model by `set_context`, reused
+for every text, and can be saved. This file also samples context documents, and has the hashes that tie a context to
+the model that reads it.
+"""
+
+import hashlib
+import json
+import os
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+from weakref import WeakKeyDictionary
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+T = TypeVar("T")
+
+CONTEXT_FILE = "context.safetensors"
+
+# Parts of a context that are saved. The context block is not: it is large and quickly recomputed from the vectors.
+_SAVED_TENSORS = ("embeddings", "token_frequencies")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Context:
+    """
+    What a model knows about a corpus. Every part is optional, and `Context()` is the empty context.
+
+    Args:
+        embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
+            First-stage vectors of the context documents.
+        token_frequencies (`torch.Tensor` of shape `(vocab_size,)`, *optional*):
+            Share of the context documents that contain each token.
+        keys_values (`tuple`, *optional*):
+            The context block of prefix attention: the keys and values of each layer, of shape
+            `(1, num_heads, num_block_tokens, head_dim)`.
+        num_documents (`int`, *optional*, defaults to `0`):
+            Number of context documents.
+        fingerprint (`str`, *optional*):
+            Hash of what reads the context: the second stage of a CDE model, or the tokenizer of another model. `None`
+            is not checked, as in a training step.
+
+    Example:
+
+    ```python
+    >>> Context()
+    Context(empty)
+    >>> Context(token_frequencies=torch.zeros(100), num_documents=8)
+    Context(8 documents, frequencies of 100 tokens)
+
+    ```
+    """
+
+    embeddings: Tensor | None = None
+    token_frequencies: Tensor | None = None
+    keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None
+    num_documents: int = 0
+    fingerprint: str | None = None
+
+    # Names the class in files, and among the copies of this code that checkpoints bring.
+    format = "cde_context"
+
+    def __repr__(self) -> str:
+        parts = [f"{self.num_documents} documents"] if self.num_documents else []
+        if self.embeddings is not None:
+            parts.append(f"vectors of {self.embeddings.shape[-1]} dimensions")
+        if self.token_frequencies is not None:
+            parts.append(f"frequencies of {len(self.token_frequencies)} tokens")
+        if self.keys_values is not None:
+            parts.append(f"block of {len(self.keys_values)} layers")
+        return f"Context({', '.join(parts) or 'empty'})"
+
+    @property
+    def hash(self) -> str:
+        """A short hash of the contents, the same in every process."""
+        return tensor_hash(self.embeddings, self.token_frequencies)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Context":
+        """The context on another device or in another floating point type. Token frequencies stay in float32."""
+        changes: dict[str, Any] = {}
+        if self.embeddings is not None:
+            changes["embeddings"] = self.embeddings.to(device, dtype)
+        if self.token_frequencies is not None:
+            changes["token_frequencies"] = self.token_frequencies.to(device)
+        if self.keys_values is not None:
+            moved = [(key.to(device, dtype), value.to(device, dtype)) for key, value in self.keys_values]
+            is_same = all(key is old for (key, _), (old, _) in zip(moved, self.keys_values, strict=True))
+            changes["keys_values"] = self.keys_values if is_same else tuple(moved)
+        is_same = all(value is getattr(self, name) for name, value in changes.items())
+        return self if is_same else replace(self, **changes)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """
+        Writes the context to one safetensors file. An existing file is replaced only when the new one is complete.
+
+        The documents' texts are not part of a context, and the context block is not saved.
+        """
+        path = Path(path)
+        tensors = {name: getattr(self, name) for name in _SAVED_TENSORS if getattr(self, name) is not None}
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        metadata = {"num_documents": self.num_documents, "fingerprint": self.fingerprint}
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            save_file(tensors, Path(folder) / path.name, metadata={self.format: json.dumps(metadata)})
+            os.replace(Path(folder) / path.name, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Context":
+        """Loads a context saved by [`Context.save`], on the CPU."""
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no file `{path}`. Check the path, or save a context there first.")
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Save it again.") from error
+        if cls.format not in metadata:
+            raise ValueError(f"`{path}` contains no context. Pass a file written by `Context.save`.")
+        return cls(**tensors, **json.loads(metadata[cls.format]))
+
+
+@runtime_checkable
+class ContextualModule(Protocol):
+    """
+    A sentence-transformers module that can be given a context.
+
+    Attributes:
+        context (`Context` or `None`):
+            The context of every text that is encoded. `None` if none was set.
+        settings (`dict[str, Any]`):
+            What the vectors depend on besides weights, tokenizer and context.
+    """
+
+    context: Context | None
+
+    @property
+    def settings(self) -> dict[str, Any]: ...
+
+    def set_context(
+        self,
+        documents: "Sequence[str] | Mapping[str, str] | Context | None",
+        *,
+        size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Sets the context: documents of a corpus, of which `size` are sampled, or a context, or `None` for none."""
+
+
+def as_context(value: object) -> Context | None:
+    """
+    A context as an object of this module's class. `None` if the value is none, such as documents.
+
+    A checkpoint brings a copy of this code, so that a process may have several classes `Context`.
+    """
+    if isinstance(value, Context):
+        return value
+    if getattr(type(value), "format", None) != Context.format:
+        return None
+    return Context(**{field.name: getattr(value, field.name) for field in fields(Context)})
+
+
+def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
+    """
+    Share of the documents that contain each token.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Token ids of the context documents.
+        attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Zero at padding, which is ignored.
+        vocab_size (`int`):
+            Size of the vocabulary.
+
+    Returns:
+        `torch.Tensor` of shape `(vocab_size,)`: The frequencies, between 0 and 1.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> count_token_frequencies(torch.tensor([[1, 2, 2], [1, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]]), 4)
+    tensor([0.0000, 1.0000, 0.5000, 0.0000])
+
+    ```
+    """
+    # On an accelerator reading a value would stall it, and the index below is checked there too.
+    if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and input_ids.max() >= vocab_size:
+        raise ValueError(
+            f"The context has the token id {input_ids.max().item()}, but the vocabulary has {vocab_size} tokens. "
+            "Tokenize it with the model's own tokenizer."
+        )
+    # Padding gets an id of its own. Sorting puts equal tokens side by side, and the first of them counts.
+    tokens = torch.where(attention_mask.bool(), input_ids, vocab_size).sort(dim=1).values
+    is_first = nn.functional.pad(tokens[:, 1:] != tokens[:, :-1], (1, 0), value=True)
+    counts = torch.zeros(vocab_size + 1, device=input_ids.device)
+    counts.index_add_(0, tokens.flatten(), is_first.flatten().float())
+    return counts[:vocab_size] / len(input_ids)
+
+
+def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> list[T]:
+    """
+    Samples context documents without replacement. Returns all of them, in order, if there are at most `size`.
+
+    Example:
+
+    ```python
+    >>> sample_documents(["a", "b", "c"], 5)
+    ['a', 'b', 'c']
+    >>> len(set(sample_documents(range(1000), 64, seed=1)))
+    64
+
+    ```
+    """
+    if size < 1:
+        raise ValueError(f"`size` must be at least 1, got {size}. For no context use `Context()`.")
+    if len(documents) <= size:
+        return [documents[index] for index in range(len(documents))]
+    return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
+
+
+def documents_with_text(documents: Sequence[str] | Mapping[str, str]) -> list[str]:
+    """The documents that contain text, as a list or by id. Raises an error if there are none."""
+    if isinstance(documents, str):
+        raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
+    if isinstance(documents, Mapping):
+        documents = list(documents.values())
+    for document in documents:
+        if not isinstance(document, str):
+            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Pass their contents.")
+    texts = [document for document in documents if document.strip()]
+    if not texts:
+        raise ValueError(
+            f"A context needs documents with text, got {len(documents)} without any. Pass documents of the corpus, or "
+            "`None` for no context."
+        )
+    if len(texts) < len(documents):
+        logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are skipped.")
+    return texts
+
+
+def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
+    """
+    Repeats documents until there are `size`, as evenly as possible, for a model without a null embedding.
+
+    Example:
+
+    ```python
+    >>> sorted(fill_documents(["a", "b"], 4))
+    ['a', 'a', 'b', 'b']
+
+    ```
+    """
+    num_missing = size - len(documents)
+    if num_missing <= 0:
+        return documents
+    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this model needs.")
+    times, rest = divmod(num_missing, len(documents))
+    return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
+
+
+_known_fingerprints: WeakKeyDictionary[nn.Module, tuple[tuple[float, ...], str]] = WeakKeyDictionary()
+
+
+def fingerprint(module: nn.Module) -> str:
+    """
+    A short hash of all weights of a module, the same in every process.
+
+    Weights are rounded to bfloat16: casting a model from float32 to bfloat16 and back keeps the hash, float16 rounds
+    differently and changes it. The first stage of a CDE model is skipped: a text's vector depends on it only through
+    the context. The hash is cached until weights are written or one probed value of a parameter changes.
+    """
+    probe = _probe(module)
+    if module in _known_fingerprints and _known_fingerprints[module][0] == probe:
+        return _known_fingerprints[module][1]
+    digest = hashlib.blake2b(digest_size=8)
+    for name, weights in module.named_parameters():
+        if "first_stage_model." not in name:
+            digest.update(f"{name}{tuple(weights.shape)}".encode())
+            for part in weights.detach().flatten().split(2**24):
+                digest.update(_bytes(part.to(torch.bfloat16).view(torch.int16)))
+    _known_fingerprints[module] = (probe, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A short hash of what a tokenizer makes of texts, whatever it truncates and pads to at the moment."""
+    if tokenizer.is_fast:
+        settings = json.loads(tokenizer.backend_tokenizer.to_str())
+        settings = {name: value for name, value in settings.items() if name not in ("truncation", "padding")}
+    else:
+        settings = tokenizer.get_vocab()
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def tensor_hash(*tensors: Tensor | None) -> str:
+    """A short hash of the contents of tensors. `None` is a distinct value."""
+    digest = hashlib.blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(b"none" if tensor is None else f"{tuple(tensor.shape)}".encode() + _bytes(tensor.float()))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().numpy().tobytes()
+
+
+def _probe(module: nn.Module) -> tuple[float, ...]:
+    # Version counters show all writes except the writes of fused optimizers, which change the probed values.
+    parameters = list(module.parameters())
+    values = torch.stack([parameter.detach().view(-1)[parameter.numel() // 2].float() for parameter in parameters])
+    return (*values.tolist(), *(parameter._version for parameter in parameters))
+
+
+__all__ = [
+    "CONTEXT_FILE",
+    "Context",
+    "ContextualModule",
+    "as_context",
+    "count_token_frequencies",
+    "documents_with_text",
+    "fill_documents",
+    "fingerprint",
+    "sample_documents",
+    "tensor_hash",
+    "tokenizer_fingerprint",
+]
