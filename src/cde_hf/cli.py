@@ -94,12 +94,10 @@ def evaluate(args: argparse.Namespace) -> None:
 def contextualize(args: argparse.Namespace) -> None:
     """Gives a sentence-transformers model the word statistics of a corpus."""
     from . import contextualize as contextualize_model
-    from .data import load_documents
 
     model = load_model(args.model, args)
-    documents = load_documents(args.corpus)
     contextualized = contextualize_model(
-        model, documents, size=args.size, seed=args.seed, lexical_size=args.lexical_size
+        model, args.corpus, size=args.size, seed=args.seed, lexical_size=args.lexical_size
     )
     contextualized.save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
