@@ -60,17 +60,12 @@ def export_onnx(
     from .retrieval import find_cde_model
 
     _require_packages()
-    if isinstance(model, str | os.PathLike):
-        raise TypeError(
-            f"`model` must be a loaded model, got the path `{model}`. Load it with "
-            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
-        )
-    module: Any = model[0]
     if find_cde_model(model) is None:
         raise TypeError(
-            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(module).__name__}`. For "
+            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(model[0]).__name__}`. For "
             "other models use sentence-transformers' own ONNX backend."
         )
+    module: Any = model[0]
     if module.context is None:
         raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
     arrays = onnx_module.context_inputs(module.context)
