@@ -1,9 +1,10 @@
 """Facts about the backbones: how to build one, and what it adds to its inputs."""
 
 import inspect
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
 
@@ -16,7 +17,7 @@ LEARNED_POSITION_TYPES = ("bert", "roberta", "xlm-roberta", "camembert", "distil
 
 def build_backbone(config: PreTrainedConfig) -> PreTrainedModel:
     """Builds an encoder with random weights and without the pooling layer of BERT-like models."""
-    model_class = AutoModel._model_mapping[type(config)]
+    model_class: Any = AutoModel._model_mapping[type(config)]
     has_pooler = "add_pooling_layer" in inspect.signature(model_class).parameters
     return AutoModel.from_config(config, **({"add_pooling_layer": False} if has_pooler else {}))
 
@@ -68,8 +69,8 @@ def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     The context and the soft prompt must enter the network without a token type or a learned position. The second
     stage therefore subtracts this vector first.
     """
-    embeddings: nn.Module = backbone.embeddings
-    added = 0.0
+    embeddings: Any = backbone.embeddings
+    added: Tensor | float = 0.0
     if hasattr(embeddings, "token_type_embeddings"):
         added = added + embeddings.token_type_embeddings.weight[0]
     if has_learned_positions(backbone.config):

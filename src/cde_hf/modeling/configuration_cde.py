@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
@@ -112,14 +113,16 @@ class CDEConfig(PreTrainedConfig):
     normalize_text_twice: bool = False
     initializer_range: float = 0.02
 
-    def __post_init__(self, **kwargs):
+    def __post_init__(self, **kwargs: Any) -> None:
         # Neither stage shares its configuration with the other or with the caller.
         self.first_stage_config = copy.deepcopy(self.first_stage_config)
         self.second_stage_config = copy.deepcopy(self.second_stage_config)
         super().__post_init__(**kwargs)
 
     @classmethod
-    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs) -> tuple[dict[str, Any], dict[str, Any]]:
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
         hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
         config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
@@ -141,6 +144,18 @@ class CDEConfig(PreTrainedConfig):
         return config_dict
 
     @property
+    def first_backbone(self) -> PreTrainedConfig:
+        """`first_stage_config`, which is a `PreTrainedConfig` after construction."""
+        config: Any = self.first_stage_config
+        return config
+
+    @property
+    def second_backbone(self) -> PreTrainedConfig:
+        """`second_stage_config`, which is a `PreTrainedConfig` after construction."""
+        config: Any = self.second_stage_config
+        return config
+
+    @property
     def counts_tokens(self) -> bool:
         """Whether the pooling or the lexical part needs the token frequencies of the context."""
         return self.pooling == "context_frequency" or self.lexical_size > 0
@@ -148,7 +163,7 @@ class CDEConfig(PreTrainedConfig):
     @property
     def hidden_size(self) -> int:
         """Size of first-stage vectors, of the second stage and of the dense part of the embeddings."""
-        return self.second_stage_config.hidden_size
+        return self.second_backbone.hidden_size
 
     @property
     def embedding_size(self) -> int:
@@ -158,20 +173,20 @@ class CDEConfig(PreTrainedConfig):
     @property
     def vocab_size(self) -> int:
         """Size of the second stage's vocabulary and of the token frequencies."""
-        return self.second_stage_config.vocab_size
+        return self.second_backbone.vocab_size
 
     @property
     def num_block_tokens(self) -> int:
         """Number of positions before the text: context and soft prompt."""
         return self.context_size + self.num_soft_prompts
 
-    def validate_sizes(self):
+    def validate_sizes(self) -> None:
         if self.context_size < 1:
             raise ValueError(f"`context_size` must be at least 1, got {self.context_size}.")
         if self.num_soft_prompts < 0:
             raise ValueError(f"`num_soft_prompts` must not be negative, got {self.num_soft_prompts}.")
 
-    def validate_backbones(self):
+    def validate_backbones(self) -> None:
         supported = (*ROTARY_TYPES, *LEARNED_POSITION_TYPES)
         for name in ("first_stage_config", "second_stage_config"):
             backbone_config = getattr(self, name)
@@ -185,7 +200,7 @@ class CDEConfig(PreTrainedConfig):
                     f"`{name}` has `is_decoder=True`, but the backbones must be bidirectional. Set it to `False`."
                 )
 
-    def validate_dropout(self):
+    def validate_dropout(self) -> None:
         probability = self.sequence_dropout_prob
         if not 0 <= probability <= 1:
             raise ValueError(f"`sequence_dropout_prob` must be a probability between 0 and 1, got {probability}.")
@@ -195,10 +210,10 @@ class CDEConfig(PreTrainedConfig):
                 "`has_null_embedding` is `False`. Set `sequence_dropout_prob=0.0` or `has_null_embedding=True`."
             )
 
-    def validate_pooling(self):
+    def validate_pooling(self) -> None:
         if not self.frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
-        sizes = self.first_stage_config.vocab_size, self.second_stage_config.vocab_size
+        sizes = self.first_backbone.vocab_size, self.second_backbone.vocab_size
         if self.counts_tokens and sizes[0] != sizes[1]:
             raise ValueError(
                 f"`pooling='{self.pooling}'` with `lexical_size={self.lexical_size}` needs one vocabulary for both "
@@ -211,7 +226,7 @@ class CDEConfig(PreTrainedConfig):
                 f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
             )
 
-    def validate_lexical_part(self):
+    def validate_lexical_part(self) -> None:
         if self.lexical_size < 0:
             raise ValueError(f"`lexical_size` must not be negative, got {self.lexical_size}.")
         if not 0 < self.lexical_weight < math.inf:
@@ -220,14 +235,14 @@ class CDEConfig(PreTrainedConfig):
                 "disable the lexical part."
             )
 
-    def validate_separate_context(self):
+    def validate_separate_context(self) -> None:
         if self.separate_context and self.context_attention != "prefix":
             raise ValueError(
                 "`separate_context=True` needs `context_attention='prefix'`, got "
                 f"`context_attention='{self.context_attention}'`. Set `separate_context=False`."
             )
 
-    def validate_context_as_sequence(self):
+    def validate_context_as_sequence(self) -> None:
         if not self.context_as_sequence:
             return
         if self.context_attention == "prefix":
@@ -235,17 +250,17 @@ class CDEConfig(PreTrainedConfig):
                 "In prefix attention the context is an unordered set, but `context_as_sequence` is `True`. Set it to "
                 "`False`, or use `context_attention='joint'`."
             )
-        if self.second_stage_config.model_type in LEARNED_POSITION_TYPES:
+        if self.second_backbone.model_type in LEARNED_POSITION_TYPES:
             raise ValueError(
                 f"`context_as_sequence=True` needs a second stage with rotary positions ({', '.join(ROTARY_TYPES)}), "
-                f"got `{self.second_stage_config.model_type}`. Set it to `False`."
+                f"got `{self.second_backbone.model_type}`. Set it to `False`."
             )
 
-    def validate_normalize_text_twice(self):
-        if self.normalize_text_twice and self.second_stage_config.model_type != "modernbert":
+    def validate_normalize_text_twice(self) -> None:
+        if self.normalize_text_twice and self.second_backbone.model_type != "modernbert":
             raise ValueError(
                 "`normalize_text_twice=True` is for the released ModernBERT weights, but the second stage is "
-                f"`{self.second_stage_config.model_type}`. Set it to `False`."
+                f"`{self.second_backbone.model_type}`. Set it to `False`."
             )
 
 

@@ -126,7 +126,7 @@ class Context:
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-            tensors = load_file(path)
+            tensors: dict[str, Any] = load_file(path)
         except SafetensorError as error:
             raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Save it again.") from error
         if cls.format not in metadata:

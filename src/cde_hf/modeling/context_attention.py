@@ -26,12 +26,14 @@ the keys it is given:
 
 import copy
 import hashlib
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import create_bidirectional_mask, sliding_window_bidirectional_mask_function
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
@@ -60,12 +62,12 @@ class RecordedBlock:
     A class because FSDP passes copies of plain dictionaries to the layers.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.keys_values: dict[int, tuple[Tensor, Tensor]] = {}
 
 
 def context_attention_forward(
-    module: nn.Module,
+    module: Any,  # PyTorch types the attributes of an `nn.Module` as tensors or modules
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -75,7 +77,7 @@ def context_attention_forward(
     context_keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None,
     separate_context: bool = False,
     position_ids: Tensor | None = None,  # not passed on: flash-attention reads repeated zeros as packed texts
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """
     Attention function for transformers that records a context block, or prepends a recorded one to the text.
@@ -97,8 +99,8 @@ def context_attention_forward(
             Whether context and text have separate softmaxes whose outputs are added. The mask then covers the text
             alone.
     """
-    implementation = module.backbone_config._attn_implementation
-    attend = partial(_attend, implementation, module, **kwargs)
+    implementation: str = module.backbone_config._attn_implementation
+    attend: Callable[..., tuple[Tensor, Tensor | None]] = partial(_attend, implementation, module, **kwargs)
     if recorded is not None and module.layer_idx not in recorded.keys_values:
         recorded.keys_values[module.layer_idx] = (key, value)
     if context_keys_values is not None:
@@ -128,6 +130,7 @@ def use_context_attention(backbone: PreTrainedModel) -> None:
     config = copy.copy(backbone.config)
     config._attn_implementation_internal = _NAME
     layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
+    module: Any
     for index, layer in enumerate(layers):
         for module in layer.modules():
             # Every attention module of transformers has this attribute; NomicBERT's and DistilBERT's have no index.
@@ -159,14 +162,16 @@ def check_attention(config: PreTrainedConfig, implementation: str | None) -> Non
         )
 
 
-def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
+def joint_masks(
+    backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int
+) -> Tensor | dict[str, Any]:
     """
     Mask for context block and text in one run, in the form that the backbone expects.
 
     Local layers apply their window between text tokens only, because the context is a set without positions.
     """
 
-    def sees(batch, head, query, key):
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query < num_block_tokens) | (key < num_block_tokens) | is_near(batch, head, query, key)
 
     if not has_local_layers(backbone.config):
@@ -175,10 +180,12 @@ def joint_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask
     return _layer_masks(backbone, inputs_embeds, attention_mask, sees)
 
 
-def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int):
+def text_masks(
+    backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, num_block_tokens: int
+) -> Tensor | dict[str, Any]:
     """Mask for a run over the text alone, whose keys are the context block's followed by its own."""
 
-    def sees(batch, head, query, key):
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key < num_block_tokens) | is_near(batch, head, query + num_block_tokens, key)
 
     if not has_local_layers(backbone.config):
@@ -187,18 +194,20 @@ def text_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask:
     return _layer_masks(backbone, inputs_embeds, attention_mask, sees)
 
 
-def block_masks(backbone: PreTrainedModel):
+def block_masks(backbone: PreTrainedModel) -> dict[str, None] | None:
     """Mask for a run over the context block alone: full attention in every layer."""
     if not has_local_layers(backbone.config):
         return None
     return {"full_attention": None, "sliding_attention": None}
 
 
-def _layer_masks(backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, sees) -> dict:
-    arguments = {"config": backbone.config, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+def _layer_masks(
+    backbone: PreTrainedModel, inputs_embeds: Tensor, attention_mask: Tensor, sees: Callable[..., Tensor]
+) -> dict[str, Any]:
+    arguments = (backbone.config, inputs_embeds, attention_mask)
     return {
-        "full_attention": create_bidirectional_mask(**arguments),
-        "sliding_attention": create_bidirectional_mask(**arguments, and_mask_function=sees),
+        "full_attention": create_bidirectional_mask(*arguments),
+        "sliding_attention": create_bidirectional_mask(*arguments, and_mask_function=sees),
     }
 
 
@@ -209,7 +218,7 @@ def _attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     if implementation == "eager":
         return _eager_attention(module, query, key, value, attention_mask, **kwargs)
@@ -227,7 +236,7 @@ def _eager_attention(
     *,
     scaling: float,
     dropout: float = 0.0,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     scores = query @ key.transpose(2, 3) * scaling  # (batch_size, num_heads, query_length, key_length)
     if attention_mask is not None:
@@ -249,7 +258,7 @@ def _flash_attention(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     deterministic: bool | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Tensor, None]:
     # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not accept.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -324,7 +333,7 @@ def is_merging_faster(query: Tensor, context_key: Tensor) -> bool:
 class _MergedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
+        ctx: Any,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -343,7 +352,7 @@ class _MergedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, context_key, context_value, own_mask, output, logarithm = ctx.saved_tensors
         settings = {"dropout_p": 0.0, "is_causal": False, "scale": ctx.scaling}
         # Step (6)

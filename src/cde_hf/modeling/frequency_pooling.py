@@ -4,7 +4,7 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 1. `set_context` samples documents of the corpus and counts, for each token, how many of them contain it.
 2. `forward` takes the weighted mean of a text's tokens. A token in a share `p` of the documents has weight
    `a / (a + p)`.
-3. If `lexical_size` is set, a sketch of the text's words, weighted by the same counts, is appended (`lexical.py`).
+3. If `lexical_size` is set, a sketch of the text's words, weighted by the same counts, is appended (`pooling.py`).
 
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
@@ -13,10 +13,10 @@ import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers.base import BaseModel
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -97,9 +97,9 @@ class FrequencyPooling(Pooling):
         self.pooling_output_dimension += lexical_size
         self.context: Context | None = None
         self.register_buffer("lexical_signs", None, persistent=False)  # (vocab_size, lexical_size)
-        self._model: tuple[SentenceTransformer, ...] = ()  # a tuple, so that it does not become a submodule
+        self._model: tuple[BaseModel, ...] = ()  # a tuple, so that it does not become a submodule
 
-    def on_model_ready(self, model: SentenceTransformer) -> None:
+    def on_model_ready(self, model: BaseModel) -> None:
         """Called by the model that contains this module. Its tokenizer is used for the context documents."""
         self._model = (model,)
 
@@ -134,14 +134,16 @@ class FrequencyPooling(Pooling):
         """
         context = as_context(documents)
         if documents is not None and context is None:
-            context = self._count_documents(documents, DEFAULT_SIZE if size is None else size, seed)
+            texts = cast(Sequence[str] | Mapping[str, str], documents)
+            context = self._count_documents(texts, DEFAULT_SIZE if size is None else size, seed)
         if context is not None:
             self._check_context(context)
         if context is not None and context.token_frequencies is not None:
-            context = context.to(self._model[0].device if self._model else None)
+            frequencies = context.token_frequencies
+            device = self._model[0].device if self._model else frequencies.device
+            context = context.to(device)
             if self.lexical_size > 0:
-                signs = draw_signs(len(context.token_frequencies), self.lexical_size)
-                self.lexical_signs = signs.to(context.token_frequencies.device)
+                self.lexical_signs = draw_signs(len(frequencies), self.lexical_size).to(device)
         self.context = context
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrequencyPooling":
@@ -152,7 +154,7 @@ class FrequencyPooling(Pooling):
             self.context = self.context.to(fn(probe).device)
         return self
 
-    def forward(self, features: dict[str, Tensor | Any], **kwargs) -> dict[str, Tensor | Any]:
+    def forward(self, features: dict[str, Tensor | Any], **kwargs: Any) -> dict[str, Tensor | Any]:
         """
         Adds `sentence_embedding` of shape `(batch_size, dim + lexical_size)` to the features: weighted means of the
         tokens, followed by sketches of the words.
@@ -169,7 +171,7 @@ class FrequencyPooling(Pooling):
         return features
 
     def _pool_tokens(
-        self, features: dict[str, Tensor | Any], frequencies: Tensor | None, **kwargs
+        self, features: dict[str, Tensor | Any], frequencies: Tensor | None, **kwargs: Any
     ) -> dict[str, Tensor | Any]:
         if frequencies is None:
             return super().forward(features, **kwargs)
@@ -182,7 +184,7 @@ class FrequencyPooling(Pooling):
         features["sentence_embedding"] = (means[:, :-1] / mean_weights).to(token_embeddings.dtype)
         return features
 
-    def save(self, output_path: str, *args, **kwargs) -> None:
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Saves configuration and context to a folder, and the code that loads them to its parent folder."""
         self.save_config(output_path)
         if self.context is None:
@@ -193,7 +195,9 @@ class FrequencyPooling(Pooling):
             shutil.copyfile(path, Path(output_path).parent / Path(path).name)
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "FrequencyPooling":
+    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
+    ) -> "FrequencyPooling":
         """Loads what [`FrequencyPooling.save`] saved. Called by `SentenceTransformer`."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}

@@ -9,10 +9,11 @@ The context is a set: its vectors have no position. Missing documents are replac
 """
 
 import json
+import os
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,8 +57,8 @@ class FirstStage(nn.Module):
 
     def __init__(self, config: CDEConfig):
         super().__init__()
-        hidden_size = config.first_stage_config.hidden_size
-        self.backbone = build_backbone(config.first_stage_config)
+        hidden_size = config.first_backbone.hidden_size
+        self.backbone = build_backbone(config.first_backbone)
         # The last layer also projects to the second stage's hidden size.
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
@@ -121,7 +122,7 @@ class CDEModel(PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: CDEConfig):
-        check_attention(config.second_stage_config, config.second_stage_config._attn_implementation)
+        check_attention(config.second_backbone, config.second_backbone._attn_implementation)
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
@@ -136,24 +137,27 @@ class CDEModel(PreTrainedModel):
                 initialization.normal_(module.null_embedding, std=self.config.initializer_range)
             if self.config.separate_context:
                 for projection in module.context_value_projections:
-                    initialization.zeros_(projection.weight)
+                    initialization.zeros_(projection.get_parameter("weight"))
             if self.config.lexical_size > 0:
                 signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
                 initialization.copy_(module.lexical_signs, signs)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs) -> "CDEModel":
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
+    ) -> "CDEModel":
         """Loads a checkpoint from a folder or the Hub, in our layout or in the released one."""
         kwargs.setdefault("key_mapping", RELEASED_KEY_MAPPING)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
-    def save_pretrained(self, save_directory, *, save_original_format: bool = False, **kwargs) -> None:
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Saves the checkpoint in our layout, even if it was loaded from a released one."""
-        super().save_pretrained(save_directory, save_original_format=save_original_format, **kwargs)
+        kwargs.setdefault("save_original_format", False)
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     @classmethod
     def from_biencoder(
-        cls, name_or_path: str | Path, *, first_stage_layers: int | None = None, **config_fields
+        cls, name_or_path: str | Path, *, first_stage_layers: int | None = None, **config_fields: Any
     ) -> "CDEModel":
         """
         Builds an untrained model from an encoder. Both stages start with its weights.
@@ -198,9 +202,10 @@ class CDEModel(PreTrainedModel):
         model = cls(config)
         weights = encoder.state_dict()
         for stage in (model.first_stage_model, model.second_stage_model):
-            stage.backbone.load_state_dict({name: weights[name] for name in stage.backbone.state_dict()})
+            if stage is not None:
+                stage.backbone.load_state_dict({name: weights[name] for name in stage.backbone.state_dict()})
         if config.output_residual:
-            nn.init.zeros_(model.second_stage_model.output_projection[-1].weight)
+            nn.init.zeros_(model.second_stage_model.output_projection[-1].get_parameter("weight"))
         return model.eval()
 
     def set_attn_implementation(
@@ -215,10 +220,11 @@ class CDEModel(PreTrainedModel):
             allow_all_kernels (`bool`, *optional*, defaults to `False`):
                 Whether the first stage may load kernels from unverified repositories on the Hub.
         """
-        requested = attn_implementation
-        if isinstance(requested, dict):
-            requested = requested.get("second_stage_config")
-        check_attention(self.config.second_stage_config, requested)
+        if isinstance(attn_implementation, dict):
+            requested = attn_implementation.get("second_stage_config")
+        else:
+            requested = attn_implementation
+        check_attention(self.config.second_backbone, requested)
         super().set_attn_implementation(attn_implementation, allow_all_kernels=allow_all_kernels)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -362,7 +368,7 @@ class CDEModel(PreTrainedModel):
         self._checked_context = None if mode else self._checked_context
         return super().train(mode)
 
-    def load_state_dict(self, *args, **kwargs):
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Loads weights. A context is checked again afterwards."""
         self._checked_context = None
         return super().load_state_dict(*args, **kwargs)
@@ -455,7 +461,7 @@ def _check_field_names(config_fields: dict[str, Any]) -> None:
 
 
 def _warn_unless_mean(name: str, subfolder: str) -> None:
-    file = cached_file(name, "config.json", subfolder=subfolder)
+    file = cast(str, cached_file(name, "config.json", subfolder=subfolder))  # a missing file raises an error
     config = json.loads(Path(file).read_text(encoding="utf-8"))
     is_mean = config.get("pooling_mode", "mean") == "mean" and config.get("pooling_mode_mean_tokens", True)
     if not is_mean:

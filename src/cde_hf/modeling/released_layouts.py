@@ -42,7 +42,9 @@ def is_released_config(config_dict: dict[str, Any]) -> bool:
     return "embedder" in config_dict and "transductive_corpus_size" in config_dict
 
 
-def read_backbone_configs(config_dict: dict[str, Any], path: str | os.PathLike, **hub_kwargs) -> tuple[dict, dict]:
+def read_backbone_configs(
+    config_dict: dict[str, Any], path: str | os.PathLike, **hub_kwargs: Any
+) -> tuple[dict, dict]:
     """Finds the backbone configurations of both stages, in `backbone_config.json` or by name."""
     file = cached_file(path, "backbone_config.json", _raise_exceptions_for_missing_entries=False, **hub_kwargs)
     if file is not None:

@@ -6,6 +6,8 @@ context block. In joint attention the whole sequence goes through the backbone a
 and the texts go through it separately (`context_attention.py`).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,11 +27,13 @@ from .pooling import add_lexical_part, lexical_sketch, mean_of_tokens, pooling_w
 class SecondStage(nn.Module):
     """Embeds texts given a context."""
 
+    lexical_signs: Tensor
+
     def __init__(self, config: CDEConfig):
         super().__init__()
         self.config = config
-        hidden_size = config.second_stage_config.hidden_size
-        self.backbone = build_backbone(config.second_stage_config)
+        hidden_size = config.hidden_size
+        self.backbone = build_backbone(config.second_backbone)
         use_context_attention(self.backbone)
         if config.num_soft_prompts > 0:
             self.soft_prompt_projection = nn.Sequential(
@@ -40,7 +44,7 @@ class SecondStage(nn.Module):
         if config.has_null_embedding:
             self.null_embedding = nn.Parameter(torch.empty(hidden_size))
         if config.separate_context:
-            num_layers = config.second_stage_config.num_hidden_layers
+            num_layers = config.second_backbone.num_hidden_layers
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
             )
@@ -199,9 +203,10 @@ class SecondStage(nn.Module):
         num_block_tokens = self.config.num_block_tokens
         context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
-        masks = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
+        visible = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
+        masks: Tensor | dict[str, Any] = visible
         if not self.config.context_as_sequence:
-            masks = joint_masks(self.backbone, inputs_embeds, masks, num_block_tokens)
+            masks = joint_masks(self.backbone, inputs_embeds, visible, num_block_tokens)
         output = self.backbone(
             inputs_embeds=inputs_embeds,
             attention_mask=masks,
@@ -213,8 +218,8 @@ class SecondStage(nn.Module):
         """Contexts padded with the null embedding, of shape `(num_contexts, context_size, hidden_size)`."""
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
-        reference = self.backbone.get_input_embeddings().weight
-        if num_documents == 0:
+        reference: Any = self.backbone.get_input_embeddings().weight
+        if dataset_embeddings is None or num_documents == 0:
             return self.null_embedding.expand(num_contexts, config.context_size, -1)
         tokens = dataset_embeddings.to(reference.dtype).expand(num_contexts, -1, -1)
         if num_documents == config.context_size and not (self.training and config.has_null_embedding):
@@ -233,14 +238,16 @@ class SecondStage(nn.Module):
         """Context and soft prompt as inputs of the backbone, minus what its embedding layer will add."""
         config = self.config
         if config.num_soft_prompts > 0:
-            ones = self.backbone.get_input_embeddings().weight.new_ones(1, config.hidden_size)
+            weight: Any = self.backbone.get_input_embeddings().weight
+            ones = weight.new_ones(1, config.hidden_size)
             soft_prompt = self.soft_prompt_projection(ones).view(1, config.num_soft_prompts, config.hidden_size)
             context = torch.cat([context, soft_prompt.expand(len(context), -1, -1)], dim=1)
         return context - added_to_inputs(self.backbone)
 
     def _embed_text(self, input_ids: Tensor) -> Tensor:
         if self.config.normalize_text_twice:
-            return self.backbone.embeddings(input_ids)
+            embeddings: Any = self.backbone.embeddings
+            return embeddings(input_ids)
         return self.backbone.get_input_embeddings()(input_ids)
 
     def _position_ids(self, text_length: int, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers.base.modules import InputModule
@@ -71,6 +71,8 @@ class CDETransformer(InputModule):
     forward_kwargs = {"dataset_embeddings"}
     save_in_root = True
 
+    tokenizer: PreTrainedTokenizerBase
+
     def __init__(
         self,
         model: CDEModel,
@@ -119,7 +121,7 @@ class CDETransformer(InputModule):
         """
         context = as_context(documents)
         if documents is not None and context is None:
-            context = self._encode_context(documents, size, seed)
+            context = self._encode_context(cast(Sequence[str] | Mapping[str, str], documents), size, seed)
         self.context = None if context is None else self.model.prepare_context(context)
 
     def _encode_context(self, documents: Sequence[str] | Mapping[str, str], size: int | None, seed: int) -> Context:
@@ -150,7 +152,9 @@ class CDETransformer(InputModule):
             self.context = self.context.to(self.model.device, self.model.dtype)
         return self
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+    def preprocess(  # type: ignore[override]  # no images, audio or pairs
+        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
         if prompt and self.model.config.lexical_size > 0 and self.model.config.instruction_end_id is None:
             logger.warning_once(
@@ -168,7 +172,9 @@ class CDETransformer(InputModule):
         )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
-    def forward(self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs) -> dict[str, Any]:
+    def forward(
+        self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         """Adds `sentence_embedding` of shape `(batch_size, embedding_size)` to the features."""
         input_ids, attention_mask = features["input_ids"], features["attention_mask"]
         context = self.context
@@ -196,7 +202,7 @@ class CDETransformer(InputModule):
         """Size of the embeddings."""
         return self.model.config.embedding_size
 
-    def save(self, output_path: str, *args, safe_serialization: bool = True, **kwargs) -> None:
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Saves model, tokenizer, settings and the context, if there is one. Called by `SentenceTransformer`."""
         self.model.save_pretrained(output_path)
         self.tokenizer.save_pretrained(output_path)
@@ -208,7 +214,9 @@ class CDETransformer(InputModule):
             context_file.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDETransformer":
+    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
+    ) -> "CDETransformer":
         """Loads what [`CDETransformer.save`] saved. Called by `SentenceTransformer`."""
         hub_names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}

@@ -48,6 +48,8 @@ class CDEOnnxTransformer(InputModule):
     config_keys = ["max_seq_length", "embedding_dimension"]
     save_in_root = True
 
+    tokenizer: PreTrainedTokenizerBase
+
     def __init__(
         self,
         model_file: str | os.PathLike,
@@ -110,7 +112,9 @@ class CDEOnnxTransformer(InputModule):
                 )
         self.context, self._context_arrays = context, arrays
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+    def preprocess(  # type: ignore[override]  # no images, audio or pairs
+        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`."""
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
@@ -123,7 +127,7 @@ class CDEOnnxTransformer(InputModule):
         )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
-    def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Adds `sentence_embedding` of shape `(batch_size, embedding_dimension)` to the features."""
         if self._context_names and self.context is None:
             raise ValueError(
@@ -139,7 +143,7 @@ class CDEOnnxTransformer(InputModule):
         """Size of the embeddings."""
         return self.embedding_dimension
 
-    def save(self, output_path: str, *args, **kwargs) -> None:
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Saves graph, tokenizer, settings, context and the code that loads them."""
         folder = Path(output_path)
         if self.model_file.resolve() != (folder / ONNX_FILE).resolve():
@@ -152,7 +156,9 @@ class CDEOnnxTransformer(InputModule):
             shutil.copyfile(path, folder / Path(path).name)
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs) -> "CDEOnnxTransformer":
+    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
+    ) -> "CDEOnnxTransformer":
         """Loads what [`CDEOnnxTransformer.save`] saved. Called by `SentenceTransformer`."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
