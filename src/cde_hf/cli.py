@@ -30,7 +30,9 @@ def convert(args: argparse.Namespace) -> None:
         say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
     else:
         prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
-        save_checkpoint(model, AutoTokenizer.from_pretrained(args.source), args.destination, prompts=prompts)
+        # The code of the released checkpoints is not needed, so it is neither run nor asked for.
+        tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
+        save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
     say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 

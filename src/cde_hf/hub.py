@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import NO_PROMPTS, Prompts
-from .modeling import CDEModel, Context
+from .modeling import CDEModel, Context, ContextualModule
 from .modeling.backbones import longest_text
 
 
@@ -120,16 +120,21 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint after `set_context(model, corpus)`.
+            A contextualized model or a CDE checkpoint, after `set_context(model, corpus)`.
         folder (`str` or `Path`):
             Folder to write.
         with_first_stage (`bool`, *optional*, defaults to `True`):
-            Whether to include the first stage, which encodes other contexts later. Without it, the checkpoint is
-            about half as large.
+            Whether to include the first stage of a CDE checkpoint, which encodes other contexts later. Without it,
+            the checkpoint is about half as large.
     """
-    module: Any = model[0]
-    if getattr(module, "context", None) is None:
+    contexts = [module.context for module in model.children() if isinstance(module, ContextualModule)]
+    if not any(context is not None for context in contexts):
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
+    if not isinstance(model[0], ContextualModule):  # a contextualized model, which saves its context and code itself
+        with _updating(Path(folder)) as new_folder:
+            model.save(str(new_folder))
+        return
+    module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
     whole_model = module.model
     with _updating(Path(folder)) as new_folder:
         if not with_first_stage:

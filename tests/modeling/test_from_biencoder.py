@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -46,6 +47,25 @@ def test_the_first_stage_may_have_fewer_layers(encoder_folder):
 def test_a_model_to_train_has_a_first_stage(encoder_folder):
     with pytest.raises(ValueError, match="needs its first stage"):
         CDEModel.from_biencoder(encoder_folder("bert"), has_first_stage=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("contxt_size", "Did you mean `context_size`"),
+        ("first_stage_layer", "Did you mean `first_stage_layers`"),
+        ("zzz", "See the documentation of `CDEConfig`"),
+    ],
+)
+def test_a_misspelt_field_is_refused(encoder_folder, name, hint):
+    with pytest.raises(ValueError, match=f"`CDEConfig` has no field `{name}`. {hint}"):
+        CDEModel.from_biencoder(encoder_folder("bert"), **{name: 3})
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_an_encoder_is_not_taken_for_a_cde_checkpoint(encoder_folder, kind):
+    with pytest.raises(ValueError, match=r"of type `bert`, not a CDE checkpoint. .* `CDEModel.from_biencoder`"):
+        CDEModel.from_pretrained(kind(encoder_folder("bert")))
 
 
 def test_config_fields_are_passed_on(encoder_folder):

@@ -54,6 +54,26 @@ def test_padding_never_changes_a_context_vector(model, context_documents):
         torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=0)
 
 
+def pad_on_the_left(input_ids, attention_mask):
+    lengths = attention_mask.sum(dim=1).tolist()
+    return (
+        torch.stack([row.roll(-length) for row, length in zip(tensor, lengths, strict=True)])
+        for tensor in (input_ids, attention_mask)
+    )
+
+
+@pytest.mark.parametrize("mask_type", [torch.long, torch.bool])
+def test_padding_on_the_left_changes_nothing(model, texts, context_documents, mask_type):
+    context = model.first_stage_model(*context_documents)
+    documents, mask = pad_on_the_left(*context_documents)
+    assert mask[:, 0].sum() == 2 and mask.shape == (6, 9)
+    torch.testing.assert_close(model.first_stage_model(documents, mask.to(mask_type)), context, atol=0, rtol=0)
+    embeddings = model.second_stage_model(*texts, context)
+    input_ids, mask = pad_on_the_left(*texts)
+    padded_left = model.second_stage_model(input_ids, mask.to(mask_type), context)
+    torch.testing.assert_close(padded_left, embeddings, atol=1e-6, rtol=0)
+
+
 def test_the_context_is_a_set(model, texts):
     context = torch.randn(6, 32)
     embeddings = model.second_stage_model(*texts, dataset_embeddings=context)

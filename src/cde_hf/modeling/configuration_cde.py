@@ -126,6 +126,11 @@ class CDEConfig(PreTrainedConfig):
         if is_released_config(config_dict):
             backbone_configs = read_backbone_configs(config_dict, pretrained_model_name_or_path, **hub_kwargs)
             config_dict = convert_released_config(config_dict, *backbone_configs)
+        elif config_dict.get("model_type", cls.model_type) != cls.model_type:
+            raise ValueError(
+                f"`{pretrained_model_name_or_path}` is a model of type `{config_dict['model_type']}`, not a CDE "
+                "checkpoint. Build a CDE model from an encoder with `CDEModel.from_biencoder`."
+            )
         return config_dict, kwargs
 
     def to_dict(self) -> dict[str, Any]:

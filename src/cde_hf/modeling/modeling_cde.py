@@ -9,8 +9,10 @@ The context is a set: its vectors have no position. Missing documents are replac
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +20,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, initialization
 from transformers.utils import ModelOutput, logging
 from transformers.utils.hub import cached_file
 
-from .backbones import build_backbone
+from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
 from .context import Context, count_token_frequencies, fingerprint
 from .context_attention import check_attention
@@ -74,7 +76,10 @@ class FirstStage(nn.Module):
         Returns:
             `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
         """
-        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        else:
+            input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
 
@@ -170,6 +175,7 @@ class CDEModel(PreTrainedModel):
         """
         if config_fields.get("has_first_stage") is False:
             raise ValueError("A model to be trained needs its first stage. Remove `has_first_stage=False`.")
+        _check_field_names(config_fields)
         folder, subfolder = find_encoder_folder(name_or_path)
         encoder_config = AutoConfig.from_pretrained(folder, subfolder=subfolder)
         first_stage_config = encoder_config.to_dict()
@@ -238,7 +244,7 @@ class CDEModel(PreTrainedModel):
             input_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
                 Token ids of the texts.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*):
-                Zero at padding. Defaults to ones.
+                Zero at padding, which may be on either side. Defaults to ones.
             context_input_ids (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
                 Token ids of the context documents.
             context_attention_mask (`torch.Tensor` of shape `(num_documents, context_length)`, *optional*):
@@ -437,6 +443,15 @@ def find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
         elif kind != "Normalize":
             logger.warning(f"The module {kind} of `{name}` has no counterpart in a CDE model and is dropped.")
     return name, modules[0]["path"]
+
+
+def _check_field_names(config_fields: dict[str, Any]) -> None:
+    known = [*(field.name for field in fields(CDEConfig)), *CDEConfig.attribute_map, "first_stage_layers"]
+    for name in config_fields:
+        if name not in known:
+            nearest = get_close_matches(name, known, n=1)
+            hint = f"Did you mean `{nearest[0]}`?" if nearest else "See the documentation of `CDEConfig`."
+            raise ValueError(f"`CDEConfig` has no field `{name}`. {hint}")
 
 
 def _warn_unless_mean(name: str, subfolder: str) -> None:

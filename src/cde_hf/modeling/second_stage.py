@@ -9,7 +9,13 @@ and the texts go through it separately (`context_attention.py`).
 import torch
 from torch import Tensor, nn
 
-from .backbones import added_to_inputs, build_backbone, first_position, has_learned_positions
+from .backbones import (
+    added_to_inputs,
+    build_backbone,
+    first_position,
+    has_learned_positions,
+    move_padding_to_the_right,
+)
 from .configuration_cde import CDEConfig
 from .context import Context
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
@@ -72,7 +78,10 @@ class SecondStage(nn.Module):
         Returns:
             `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
         """
-        attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        else:
+            input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         if context is None:
             context = Context(dataset_embeddings)
         elif dataset_embeddings is not None:

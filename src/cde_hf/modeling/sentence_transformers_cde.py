@@ -159,7 +159,12 @@ class CDETransformer(InputModule):
             )
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
-            texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
+            texts,
+            padding=True,
+            padding_side="right",  # whatever the tokenizer was saved with
+            truncation=True,
+            max_length=self.max_seq_length,
+            return_tensors="pt",
         )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
@@ -215,6 +220,8 @@ class CDETransformer(InputModule):
         model = CDEModel.from_pretrained(
             model_name_or_path, subfolder=subfolder, **transformers_kwargs, **model_kwargs
         )
+        # Without a value it asks in the terminal where this package is not installed.
+        transformers_kwargs["trust_remote_code"] = kwargs.get("trust_remote_code", False)
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **transformers_kwargs)
         context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
         context = None

@@ -114,7 +114,12 @@ class CDEOnnxTransformer(InputModule):
         """Tokenizes texts. Called by `SentenceTransformer`."""
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
-            texts, padding=True, truncation=True, max_length=self.max_seq_length, return_tensors="pt"
+            texts,
+            padding=True,
+            padding_side="right",  # whatever the tokenizer was saved with
+            truncation=True,
+            max_length=self.max_seq_length,
+            return_tensors="pt",
         )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
@@ -157,6 +162,8 @@ class CDEOnnxTransformer(InputModule):
             raise FileNotFoundError(f"`{model_name_or_path}` has no file `{ONNX_FILE}`. Export the model again.")
         context_file = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
         renamed = {"cache_dir" if name == "cache_folder" else name: value for name, value in hub_kwargs.items()}
+        # Without a value it may ask in the terminal.
+        renamed["trust_remote_code"] = kwargs.get("trust_remote_code", False)
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **renamed)
         context = _context_of_inputs(load_file(context_file)) if context_file is not None else None
         return cls(model_file, tokenizer, **config, context=context)

@@ -38,7 +38,7 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
 
 
 def contextualize(
-    model: SentenceTransformer,
+    model: SentenceTransformer | str | os.PathLike,
     corpus: Corpus | Context | None,
     *,
     size: int = DEFAULT_SIZE,
@@ -54,8 +54,8 @@ def contextualize(
     unchanged; both share their weights.
 
     Args:
-        model (`SentenceTransformer`):
-            A model with mean pooling.
+        model (`SentenceTransformer`, `str` or `os.PathLike`):
+            A model with mean pooling, or its folder or Hub name.
         corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
             The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Documents
             without text are skipped. Or a context of such a model. With `None`, pooling is the plain mean until
@@ -73,6 +73,7 @@ def contextualize(
     Returns:
         `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
+    model = load_if_path(model)
     name, pooling = _find_pooling(model)
     if lexical_size is None:
         lexical_size = getattr(pooling, "lexical_size", 0)
@@ -88,6 +89,11 @@ def contextualize(
     contextualized = with_module(model, name, frequency_pooling, ContextualizedSentenceTransformer)
     frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)
     return contextualized
+
+
+def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTransformer:
+    """Loads a model that is given by its folder or Hub name, without running code that it contains."""
+    return SentenceTransformer(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
 
 
 def read_context(corpus: Corpus | Context | None) -> Sequence[str] | Context | None:
@@ -167,4 +173,4 @@ def _rewrite(path: Path, change: Callable[[str], str]) -> None:
     os.replace(temporary_path, path)
 
 
-__all__ = ["ContextualizedSentenceTransformer", "contextualize", "read_context", "with_module"]
+__all__ = ["ContextualizedSentenceTransformer", "contextualize", "load_if_path", "read_context", "with_module"]

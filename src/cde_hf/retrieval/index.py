@@ -11,6 +11,7 @@ from tqdm.auto import tqdm
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..modeling import Context
 from ..modeling.context import fingerprint
+from .contextualized_models import load_if_path
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
@@ -65,7 +66,7 @@ class ContextualIndex:
     @classmethod
     def build(
         cls,
-        model: SentenceTransformer,
+        model: SentenceTransformer | str | os.PathLike,
         documents: Corpus,
         *,
         kind: IndexKind = "auto",
@@ -76,9 +77,10 @@ class ContextualIndex:
         Encodes a corpus and builds an index of it.
 
         Args:
-            model (`SentenceTransformer`):
+            model (`SentenceTransformer`, `str` or `os.PathLike`):
                 A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
-                contextual model uses its own context; without one, it gets a sample of the documents.
+                contextual model uses its own context; without one, it gets a sample of the documents. A folder or Hub
+                name loads a plain model.
             documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
                 A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
             kind (`str`, *optional*, defaults to `"auto"`):
@@ -93,7 +95,7 @@ class ContextualIndex:
             `ContextualIndex`: The index.
         """
         document_ids, texts = ids_and_texts(documents)
-        model = with_own_context(model, texts, seed=seed)
+        model = with_own_context(load_if_path(model), texts, seed=seed)
         vectors = _encode_documents(model, texts, batch_size)
         return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
 

@@ -1,6 +1,7 @@
 """The context of a sentence-transformers model: read, set, and given to a copy of the model."""
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,15 +60,25 @@ def set_context(
 
 def find_contextual_module(model: SentenceTransformer) -> tuple[str, ContextualModule] | None:
     """Returns the module of a model that takes a context, with its name. `None` if there is none."""
+    _check_loaded(model)
     found = [(name, module) for name, module in model.named_children() if isinstance(module, ContextualModule)]
     return found[0] if found else None
 
 
 def find_cde_model(model: SentenceTransformer) -> CDEModel | None:
     """Returns the `CDEModel` of a CDE checkpoint. Its class may come from the checkpoint's own copy of the code."""
+    _check_loaded(model)
     network = getattr(model[0], "model", None)
     is_cde = isinstance(network, PreTrainedModel) and network.config.model_type == CDEConfig.model_type
     return network if is_cde else None
+
+
+def _check_loaded(model: Any) -> None:
+    if isinstance(model, str | os.PathLike):
+        raise TypeError(
+            f"`model` must be a loaded model, got the path `{model}`. Load it with "
+            f"`SentenceTransformer('{model}', trust_remote_code=True)`."
+        )
 
 
 def with_context(

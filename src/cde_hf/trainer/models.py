@@ -45,7 +45,8 @@ def load_model(
     """
     set_seed(seed)
     path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
-    tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder)
+    # The code of a released checkpoint is not needed, so it is neither run nor asked for.
+    tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
     config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
     is_contextual = config.get("model_type") == "cde" or "transductive_corpus_size" in config  # ours, or released
     if architecture == "biencoder":
