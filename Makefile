@@ -40,9 +40,10 @@ style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-quality: install  ## Check formatting and lint
+quality: install  ## Check formatting, lint and types
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
 
 bench: install  ## Time encoding, surrogates and training, and write docs/benchmarks.md (about 20 minutes)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py
@@ -60,5 +61,5 @@ bench-index: install  ## Time the index against bare FAISS and a contextual quer
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index.py
 
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) build .pytest_cache .ruff_cache
+	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -130,11 +130,11 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
     contexts = [module.context for module in model.children() if isinstance(module, ContextualModule)]
     if not any(context is not None for context in contexts):
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
-    module: Any = model[0]
-    if not isinstance(module, ContextualModule):  # a contextualized model, which saves its context and code itself
+    if not isinstance(model[0], ContextualModule):  # a contextualized model, which saves its context and code itself
         with _updating(Path(folder)) as new_folder:
             model.save(str(new_folder))
         return
+    module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
     whole_model = module.model
     with _updating(Path(folder)) as new_folder:
         if not with_first_stage:

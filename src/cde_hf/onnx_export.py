@@ -57,19 +57,20 @@ def export_onnx(
     """
     # Here, because sentence-transformers takes seconds to import.
     from .modeling import sentence_transformers_onnx as onnx_module
-    from .retrieval import find_cde_model
+    from .retrieval import find_cde_model, get_context
 
     _require_packages()
-    if find_cde_model(model) is None:
+    cde_model = find_cde_model(model)
+    if cde_model is None:
         raise TypeError(
             f"Only a CDE checkpoint can be exported, got a model that starts with `{type(model[0]).__name__}`. For "
             "other models use sentence-transformers' own ONNX backend."
         )
-    module: Any = model[0]
-    if module.context is None:
+    context = get_context(model)
+    if context is None:
         raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
-    arrays = onnx_module.context_inputs(module.context)
-    config = module.model.config
+    arrays = onnx_module.context_inputs(context)
+    config = cde_model.config
     if not config.counts_tokens:
         arrays.pop("token_frequencies", None)
     folder = Path(folder)
@@ -80,15 +81,15 @@ def export_onnx(
         new_folder = Path(temporary) / "new"
         new_folder.mkdir()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        _export(_plain_copy(module.model.second_stage_model), tensors, new_folder / "model.onnx", context_as_input)
+        _export(_plain_copy(cde_model.second_stage_model), tensors, new_folder / "model.onnx", context_as_input)
         if quantize:
             _quantize(new_folder / "model.onnx")
         exported = onnx_module.CDEOnnxTransformer(
             new_folder / "model.onnx",
-            module.tokenizer,
-            max_seq_length=module.max_seq_length,
+            model.tokenizer,
+            max_seq_length=model.max_seq_length,  # type: ignore[arg-type]  # a CDE checkpoint has one
             embedding_dimension=config.embedding_size,
-            context=module.context if context_as_input else None,
+            context=context if context_as_input else None,
         )
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
@@ -122,8 +123,8 @@ class _TensorsIn(nn.Module):
         keys_values = None
         if "context_keys" in given:
             keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
-        context = Context(given.get("dataset_embeddings"), frequencies, keys_values)
-        return self.stage(input_ids, attention_mask, context=context)
+        whole_context = Context(given.get("dataset_embeddings"), frequencies, keys_values)
+        return self.stage(input_ids, attention_mask, context=whole_context)
 
 
 def _plain_copy(stage: SecondStage) -> SecondStage:

@@ -5,6 +5,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
@@ -18,6 +19,9 @@ from ..modeling.frequency_pooling import DEFAULT_SIZE, FrequencyPooling
 from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
 
 
+ModelClass = TypeVar("ModelClass", bound=SentenceTransformer)
+
+
 class ContextualizedSentenceTransformer(SentenceTransformer):
     """
     A `SentenceTransformer` with context-frequency pooling, made by [`contextualize`].
@@ -26,7 +30,7 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
     where this package is not installed.
     """
 
-    def save(self, path: str, *args, **kwargs) -> None:
+    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
         """Saves the model with the code that it needs without this package."""
         super().save(path, *args, **kwargs)
         _rewrite(Path(path) / "modules.json", _name_shipped_code)
@@ -82,7 +86,7 @@ def contextualize(
         frequency_scale=frequency_scale,
         lexical_size=lexical_size,
     )
-    contextualized = with_module(model, name, frequency_pooling, model_class=ContextualizedSentenceTransformer)
+    contextualized = with_module(model, name, frequency_pooling, ContextualizedSentenceTransformer)
     frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)
     return contextualized
 
@@ -93,13 +97,11 @@ def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTran
 
 
 def read_context(corpus: Corpus | Context | None) -> Sequence[str] | Context | None:
-    """Reads the texts of a corpus. A context and `None` are returned unchanged."""
-    return corpus if corpus is None or as_context(corpus) is not None else load_documents(corpus)
+    """Reads the texts of a corpus. A context and `None` pass through."""
+    return None if corpus is None else as_context(corpus) or load_documents(corpus)
 
 
-def with_module(
-    model: SentenceTransformer, name: str, module: Module, *, model_class: type[SentenceTransformer] | None = None
-) -> SentenceTransformer:
+def with_module(model: SentenceTransformer, name: str, module: Module, model_class: type[ModelClass]) -> ModelClass:
     """
     A copy of a model with one module replaced. Both share the other modules.
 
@@ -110,15 +112,15 @@ def with_module(
             Name of the module to replace.
         module (`torch.nn.Module`):
             The module to put in its place.
-        model_class (`type`, *optional*):
-            Class of the copy. Defaults to the class of the model.
+        model_class (`type`):
+            Class of the copy.
     """
     modules = OrderedDict(model.named_children())
     modules[name] = module
-    return (model_class or type(model))(
-        modules=modules,
+    return model_class(
+        modules=modules,  # type: ignore[arg-type]  # the base class takes names too
         device=str(model.device),
-        prompts=model.prompts,
+        prompts=model.prompts,  # type: ignore[arg-type]  # `SentenceTransformer` also stores `None` as a prompt
         default_prompt_name=model.default_prompt_name,
         similarity_fn_name=model.similarity_fn_name,
         truncate_dim=model.truncate_dim,

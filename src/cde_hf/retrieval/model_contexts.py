@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from ..data import Corpus
-from ..modeling import CDEConfig, Context, ContextualModule
+from ..modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .contextualized_models import contextualize, read_context, with_module
 
 
@@ -65,7 +65,7 @@ def find_contextual_module(model: SentenceTransformer) -> tuple[str, ContextualM
     return found[0] if found else None
 
 
-def find_cde_model(model: SentenceTransformer) -> PreTrainedModel | None:
+def find_cde_model(model: SentenceTransformer) -> CDEModel | None:
     """Returns the `CDEModel` of a CDE checkpoint. Its class may come from the checkpoint's own copy of the code."""
     _check_loaded(model)
     network = getattr(model[0], "model", None)
@@ -102,12 +102,12 @@ def with_context(
     if found is None:
         if context is None:
             return model
-        names = ("frequency_scale", "lexical_size")
-        return contextualize(model, context, **{name: settings[name] for name in names if name in (settings or {})})
+        names, settings = ("frequency_scale", "lexical_size"), settings or {}
+        return contextualize(model, context, **{name: settings[name] for name in names if name in settings})
     name, module = found
-    module = copy.copy(module)  # shallow: the weights are shared, the context is not
-    twin = with_module(model, name, module)
-    module.set_context(context)
+    module_twin: Any = copy.copy(module)  # shallow: the weights are shared, the context is not
+    twin = with_module(model, name, module_twin, type(model))
+    module_twin.set_context(context)
     return twin
 
 
@@ -116,7 +116,7 @@ def with_own_context(model: SentenceTransformer, texts: Sequence[str], *, seed: 
     twin = with_context(model, get_context(model))
     if find_contextual_module(twin) is not None and get_context(twin) is None:
         set_context(twin, texts, seed=seed)
-        logger.info(f"Sampled a context of {get_context(twin).num_documents} documents from the corpus.")
+        logger.info(f"Sampled a context from the corpus: {get_context(twin)}.")
     return twin
 
 

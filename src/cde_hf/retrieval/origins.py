@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -105,7 +106,8 @@ def vector_origin(model: SentenceTransformer) -> VectorOrigin:
 
 def _settings(model: SentenceTransformer) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for index, module in enumerate(model.children()):
+    modules: Iterator[Any] = model.children()
+    for index, module in enumerate(modules):
         own = {}
         if isinstance(module, ContextualModule):
             own = module.settings

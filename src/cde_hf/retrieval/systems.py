@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -80,7 +80,7 @@ class SentenceTransformerEmbedder:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
         return self.model.encode_document(list(texts), **self._encode_kwargs())
 
-    def _encode_kwargs(self) -> dict[str, int | bool]:
+    def _encode_kwargs(self) -> dict[str, Any]:
         is_cosine = self.model.similarity_fn_name == "cosine"
         return {"batch_size": self.batch_size, "normalize_embeddings": is_cosine, "show_progress_bar": False}
 

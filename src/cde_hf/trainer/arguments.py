@@ -1,6 +1,7 @@
 """Arguments of a training run."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
@@ -23,6 +24,9 @@ class ContextualTrainingArguments(TrainingArguments):
     """
 
     _VALID_DICT_FIELDS = [*TrainingArguments._VALID_DICT_FIELDS, "learning_rate_mapping"]  # JSON on the command line
+
+    # Never `None`
+    output_dir: str = field(default="trainer_output", metadata={"help": "Folder of the checkpoints and the model."})
 
     # Defaults that differ
     learning_rate: float = field(default=2e-5, metadata={"help": "Peak learning rate."})
@@ -111,7 +115,7 @@ class ContextualTrainingArguments(TrainingArguments):
         },
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name in (
             "temperature",
@@ -150,8 +154,8 @@ class ContextualTrainingArguments(TrainingArguments):
             )
         if self.push_to_hub and self.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             raise ValueError(
-                f"`hub_strategy={self.hub_strategy.value}` would publish the training state, but only models are "
-                "published. Use `every_save` or `end`."
+                f"`hub_strategy={HubStrategy(self.hub_strategy).value}` would publish the training state, but only "
+                "models are published. Use `every_save` or `end`."
             )
         self.remove_unused_columns = False
         # The filter would hide a loss that is not finite, and the trainer raises on it.
@@ -160,10 +164,8 @@ class ContextualTrainingArguments(TrainingArguments):
         # A broadcast in each forward pass would require equal numbers of mini-batches on all processes.
         self.ddp_broadcast_buffers = False
         if self.gradient_checkpointing:
-            self.gradient_checkpointing_kwargs = {
-                "use_reentrant": False,
-                **(self.gradient_checkpointing_kwargs or {}),
-            }
+            given: Any = self.gradient_checkpointing_kwargs or {}  # JSON is parsed by now
+            self.gradient_checkpointing_kwargs = {"use_reentrant": False, **given}
 
     @property
     def caches_gradients(self) -> bool:

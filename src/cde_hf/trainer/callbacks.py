@@ -15,7 +15,14 @@ logger = logging.get_logger(__name__)
 class ContrastiveProgressCallback(ProgressCallback):
     """Progress bar that shows the latest loss and in-batch accuracy."""
 
-    def on_log(self, args, state: TrainerState, control, logs: dict[str, Any] | None = None, **kwargs) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         if state.is_world_process_zero and self.training_bar is not None and "accuracy" in (logs or {}):
             shown = {name: f"{logs[name]:.3f}" for name in ("loss", "accuracy") if name in logs}
             self.training_bar.set_postfix(shown)
@@ -40,14 +47,18 @@ class TerminationCallback(TrainerCallback):
         self._was_signalled = False
         self._old_handler: Any = None
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.was_terminated = self._was_signalled = False
         try:
             self._old_handler = signal.signal(signal.SIGTERM, self._notice)
         except ValueError:  # not in the main thread, where signals cannot be caught
             self._old_handler = None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._any_process_was_signalled():
             self.was_terminated = True
             control.should_save = True
@@ -56,11 +67,13 @@ class TerminationCallback(TrainerCallback):
                 f"Received SIGTERM: saving a checkpoint at step {state.global_step} and stopping. Resume with `auto`."
             )
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._old_handler is not None:
             signal.signal(signal.SIGTERM, self._old_handler)
 
-    def _notice(self, *_unused) -> None:
+    def _notice(self, *_unused: Any) -> None:
         self._was_signalled = True
 
     def _any_process_was_signalled(self) -> bool:

@@ -41,7 +41,7 @@ class ContextDraw:
         self.source = source
         self.seed = seed
 
-    def __call__(self, rows: Sequence[int]) -> np.ndarray:
+    def __call__(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the rows of the context documents. Takes the rows of all processes that share the batch."""
         rows = np.asarray(rows)
         if self.source == "batch":
@@ -56,7 +56,7 @@ class ContextDraw:
         return generator.choice(choices, self.size, replace=False)
 
 
-def batch_seed(rows: Sequence[int]) -> int:
+def batch_seed(rows: Sequence[int] | np.ndarray) -> int:
     """Returns a number that identifies a batch, the same in every process and after every restart."""
     digest = hashlib.blake2b(np.asarray(rows, dtype=np.int64).tobytes(), digest_size=7).digest()
     return int.from_bytes(digest, "little")
@@ -127,7 +127,7 @@ class ContrastiveCollator:
         self.num_processes = num_processes
         self.process_index = process_index
 
-    def __call__(self, rows: Sequence[int]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[int] | np.ndarray) -> dict[str, Any]:
         """
         Makes the inputs of one process.
 

@@ -30,13 +30,13 @@ class _MeanPooledEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs) -> dict[str, Tensor]:
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         texts = [(prompt or "") + text for text in inputs]
         options = {"padding": True, "truncation": True, "max_length": self.max_seq_length, "return_tensors": "pt"}
         features = self.tokenizer(texts, **options)
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
-    def forward(self, features: dict[str, Any], **kwargs) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         hidden_states = self.model(**features).last_hidden_state
         features["sentence_embedding"] = mean_of_tokens(hidden_states, features["attention_mask"])
         return features
@@ -68,6 +68,7 @@ def make_embedder(
     Returns:
         `SentenceTransformerEmbedder`: A [`ContextualModelEmbedder`] if the model reads a context.
     """
+    module: nn.Module
     if is_contextual(model):
         module = CDETransformer(model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document)
     else:

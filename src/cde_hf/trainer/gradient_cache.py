@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,9 @@ from .step import (
     own_gradient,
     touch_parameters,
 )
+
+
+_Graph = tuple[list[Tensor], list[Tensor | None]]  # outputs and their gradients
 
 
 @dataclass(frozen=True)
@@ -104,13 +108,14 @@ class GradientCache:
             (gradients,) = torch.autograd.grad(output.loss, embeddings)
         num_graphs = len(passes) + (block_random_state is not None) + len(context_passes)
 
-        def graphs(grad_output: Tensor) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        def graphs(grad_output: Tensor) -> Iterator[_Graph]:
             """Computes each part of the step with a graph. Yields its outputs and their gradients."""
             yield from self._repeat(passes, embed_texts, gradients * grad_output)  # Step (4)
             if block_random_state is not None:
                 yield self._repeat_block(context, block_random_state)  # Step (5)
             if context_passes:
-                own_gradients = own_gradient(context.embeddings.grad, step.part_sizes, step.process_index)
+                leaf: Any = context.embeddings
+                own_gradients = own_gradient(leaf.grad, step.part_sizes, step.process_index)
                 yield from self._repeat(context_passes, self.encoder.embed_context, own_gradients)  # Step (6)
 
         def replay(grad_output: Tensor) -> None:
@@ -145,7 +150,8 @@ class GradientCache:
             random_state = RandomState(embeddings.device)
             context = self.encoder.add_block(context)
         leaves = tuple(
-            (key.detach().requires_grad_(), value.detach().requires_grad_()) for key, value in context.keys_values
+            (key.detach().requires_grad_(), value.detach().requires_grad_())
+            for key, value in context.keys_values or ()
         )
         return replace(context, keys_values=leaves), passes, random_state
 
@@ -161,24 +167,22 @@ class GradientCache:
         rows = torch.cat([mini_batch.rows for mini_batch in passes])
         return passes, torch.empty_like(embeddings).index_copy_(0, rows, embeddings)
 
-    def _repeat(
-        self, passes: list[_Pass], embed: Callable[[Texts], Tensor], gradients: Tensor
-    ) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    def _repeat(self, passes: list[_Pass], embed: Callable[[Texts], Tensor], gradients: Tensor) -> Iterator[_Graph]:
         for mini_batch in passes:
             with mini_batch.random_state.replayed():
                 embeddings = embed(mini_batch.texts)
             yield [embeddings], [gradients[mini_batch.rows].to(embeddings.dtype)]
 
-    def _repeat_block(self, context: Context, random_state: RandomState) -> tuple[list[Tensor], list[Tensor]]:
+    def _repeat_block(self, context: Context, random_state: RandomState) -> _Graph:
         with random_state.replayed():
             again = self.encoder.add_block(context)
-        tensors = [tensor for pair in again.keys_values for tensor in pair]
-        leaves = [leaf for pair in context.keys_values for leaf in pair]
+        tensors = [tensor for pair in again.keys_values or () for tensor in pair]
+        leaves = [leaf for pair in context.keys_values or () for leaf in pair]
         # The outputs of layers below the first trained parameter have no gradient.
         pairs = [(tensor, leaf.grad) for tensor, leaf in zip(tensors, leaves, strict=True) if tensor.requires_grad]
         return [tensor for tensor, _ in pairs], [gradient for _, gradient in pairs]
 
-    def _backpropagate(self, graphs: Iterator[tuple[list[Tensor], list[Tensor]]], num_graphs: int) -> None:
+    def _backpropagate(self, graphs: Iterator[_Graph], num_graphs: int) -> None:
         for number in range(1, num_graphs + 1):
             is_last = number == num_graphs
             with nullcontext() if is_last else self.no_sync():

@@ -1,7 +1,7 @@
 """Loads the model to train, with its tokenizer."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from transformers import (
     AutoModel,
@@ -20,7 +20,7 @@ from ..modeling.modeling_cde import find_encoder_folder
 Architecture = Literal["contextual", "biencoder"]
 
 # Training uses the plain mean. A model that is saved with this pooling uses the context's frequencies at inference.
-DEFAULT_POOLING = "context_frequency"
+DEFAULT_POOLING: Final = "context_frequency"
 
 
 def load_model(

@@ -180,7 +180,9 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter):
 class TrainingArgumentParser(HfArgumentParser):
     """Parses all arguments of a run. `--help` groups them by what they control."""
 
-    def __init__(self, **kwargs):
+    dataclass_types: list[Any]
+
+    def __init__(self, **kwargs: Any):
         super().__init__(
             [],
             usage="%(prog)s [CONFIGURATION.yaml] [--argument value ...]",
@@ -200,7 +202,7 @@ class TrainingArgumentParser(HfArgumentParser):
                 arguments[argument.name] = argument
         rest = [name for name in arguments if not any(name in names for names in ARGUMENT_GROUPS.values())]
         for title, names in {**ARGUMENT_GROUPS, "all other arguments of TrainingArguments": rest}.items():
-            group = self.add_argument_group(title)
+            group: Any = self.add_argument_group(title)  # a group has `add_argument`, like a parser
             for name in names:
                 if arguments[name].init:
                     self._parse_dataclass_field(group, arguments[name])
@@ -217,7 +219,8 @@ class TrainingArgumentParser(HfArgumentParser):
             for name in values:
                 actions[name].required = False
             self.set_defaults(**values)
-        return self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+        parsed: Any = self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
+        return parsed
 
 
 def run_training(arguments: Sequence[str] | None = None) -> None:

@@ -7,6 +7,7 @@ One training step: the texts and the context documents that go in, and how a mod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..modeling import CDEConfig, Context, count_token_frequencies
+from ..modeling import CDEConfig, CDEModel, Context, count_token_frequencies
 from ..modeling.pooling import mean_of_tokens
 
 
@@ -46,6 +47,9 @@ class Texts:
         longest = max([1, *lengths])
         input_ids, attention_mask = self.input_ids[rows, :longest], self.attention_mask[rows, :longest]
         return Texts(input_ids.contiguous(), attention_mask.contiguous(), lengths)
+
+
+NO_TEXTS = Texts(torch.empty(0, 0, dtype=torch.long), torch.empty(0, 0, dtype=torch.long), [])
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ class Step:
         num_queries (`int`):
             Number of queries, and of documents.
         context_documents (`Texts`, *optional*):
-            All context documents, on every process. `None` for a biencoder.
+            All context documents, on every process. Defaults to none, for a biencoder.
         num_parts (`int`, *optional*, defaults to `1`):
             Number of processes that embed the context documents together, each an equal part.
         process_index (`int`, *optional*, defaults to `0`):
@@ -150,7 +154,7 @@ class Step:
 
     texts: Texts
     num_queries: int
-    context_documents: Texts | None = None
+    context_documents: Texts = NO_TEXTS
     num_parts: int = 1
     process_index: int = 0
     block_seed: int | None = None
@@ -186,9 +190,10 @@ class Encoder:
 
     def __init__(self, model: nn.Module, bare_model: PreTrainedModel):
         self.model = model
-        self.config: CDEConfig | None = bare_model.config if is_contextual(bare_model) else None
-        self.trains_first_stage = self.has_context and any(
-            parameter.requires_grad for parameter in bare_model.first_stage_model.parameters()
+        self.config = bare_model.config if is_contextual(bare_model) else None
+        first_stage = bare_model.first_stage_model if is_contextual(bare_model) else None
+        self.trains_first_stage = first_stage is not None and any(
+            parameter.requires_grad for parameter in first_stage.parameters()
         )
 
     @property
@@ -199,7 +204,7 @@ class Encoder:
     @property
     def has_prefix(self) -> bool:
         """Whether the context is a block that is computed once for all texts."""
-        return self.has_context and self.config.context_attention == "prefix"
+        return self.config is not None and self.config.context_attention == "prefix"
 
     def embed_context(self, documents: Texts) -> Tensor:
         """First-stage vectors, of shape `(num_documents, hidden_size)`."""
@@ -209,7 +214,7 @@ class Encoder:
 
     def count_tokens(self, documents: Texts) -> Tensor | None:
         """Token frequencies of context documents, if a lexical part needs them: pooling does not in training."""
-        if not self.has_context or self.config.lexical_size == 0:
+        if self.config is None or self.config.lexical_size == 0:
             return None
         return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
 
@@ -225,7 +230,7 @@ class Encoder:
         return self.model(**inputs, context=context).embeddings
 
 
-def is_contextual(model: PreTrainedModel) -> bool:
+def is_contextual(model: PreTrainedModel) -> TypeGuard[CDEModel]:
     """Whether a bare model reads a context. Its class may come from a checkpoint's own copy of the code."""
     return model.config.model_type == CDEConfig.model_type
 
@@ -257,7 +262,7 @@ def embed_plainly(encoder: Encoder, step: Step) -> Tensor:
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, sizes: Sequence[int]) -> Tensor:
         ctx.sizes = sizes
         padded = F.pad(rows, (0, 0, 0, max(sizes) - len(rows))).contiguous()
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -265,7 +270,7 @@ class _GatherRows(torch.autograd.Function):
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return own_gradient(gradient.contiguous(), ctx.sizes, dist.get_rank()), None
 
 

@@ -18,7 +18,7 @@ import json
 import re
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ logger = logging.get_logger(__name__)
 class EpochDataLoader(DataLoader):
     """Data loader that passes the epoch on to its batch sampler."""
 
+    batch_sampler: ClusteredBatchSampler
+
     def set_epoch(self, epoch: int) -> None:
         self.batch_sampler.set_epoch(epoch)
 
@@ -102,6 +104,11 @@ class ContextualContrastiveTrainer(Trainer):
         optimizers (`tuple`, *optional*):
             A custom optimizer and scheduler.
     """
+
+    args: ContextualTrainingArguments
+    eval_dataset: list[RetrievalSet] | None
+    model: PreTrainedModel
+    processing_class: PreTrainedTokenizerBase
 
     # The loss is the mean over a batch, so accumulated losses are averaged.
     loss_is_scaled_for_ga = False
@@ -155,7 +162,7 @@ class ContextualContrastiveTrainer(Trainer):
         )
         model = self._bare_model()
         self.is_contextual = is_contextual(model)
-        backbone = model.second_stage_model.backbone if self.is_contextual else model
+        backbone = model.second_stage_model.backbone if is_contextual(model) else model
         self.max_length = min(args.max_length, longest_text(backbone))
         if args.disable_dropout:
             _disable_dropout(model)
@@ -223,7 +230,7 @@ class ContextualContrastiveTrainer(Trainer):
             process_index=None if is_shared else self.accelerator.process_index,
         )
         return EpochDataLoader(
-            range(len(self.batch_plan)),
+            range(len(self.batch_plan)),  # type: ignore[arg-type]  # a sequence is enough
             batch_sampler=sampler,
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
@@ -232,9 +239,9 @@ class ContextualContrastiveTrainer(Trainer):
             prefetch_factor=args.dataloader_prefetch_factor,
         )
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: PreTrainedModel | None = None) -> torch.optim.Optimizer:
         """Creates the optimizer, with the learning rates of `learning_rate_mapping`."""
-        mapping = self.args.learning_rate_mapping
+        mapping: Any = self.args.learning_rate_mapping  # JSON is parsed by now
         if not mapping or self.optimizer is not None:
             return super().create_optimizer(model)
         model = self.model if model is None else model
@@ -375,8 +382,11 @@ class ContextualContrastiveTrainer(Trainer):
             logs = {**logs, **self._metrics.pop_means()}
         super().log(logs, start_time)
 
-    def evaluate(
-        self, eval_dataset: Sequence[RetrievalSet] | None = None, ignore_keys=None, metric_key_prefix: str = "eval"
+    def evaluate(  # type: ignore[override]  # on retrieval sets
+        self,
+        eval_dataset: Sequence[RetrievalSet] | None = None,
+        ignore_keys: Any = None,
+        metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """
         Computes NDCG@10 on retrieval sets. The processes divide the sets among them.
@@ -422,7 +432,7 @@ class ContextualContrastiveTrainer(Trainer):
 
     # Stop and resume
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """
         Trains from the start, or resumes from a checkpoint.
 
@@ -430,27 +440,27 @@ class ContextualContrastiveTrainer(Trainer):
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint. `"auto"` or `True` resumes from the last complete checkpoint in `output_dir`, and trains
                 from the start if there is none.
-            kwargs:
+            args, kwargs:
                 Other arguments of `Trainer.train`.
 
         Returns:
             `TrainOutput`: The output of `Trainer.train`.
         """
         if resume_from_checkpoint in ("auto", True):
-            resume_from_checkpoint = find_last_checkpoint(self.args.output_dir)
-            if resume_from_checkpoint is None:
+            resume_from_checkpoint = str(find_last_checkpoint(self.args.output_dir) or "")
+            if not resume_from_checkpoint:
                 logger.info(f"No complete checkpoint in `{self.args.output_dir}`: training from the start.")
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
-        return super().train(resume_from_checkpoint or None, **kwargs)
+        return super().train(resume_from_checkpoint or None, *args, **kwargs)
 
-    def _run_epoch(self, *args, resume_from_checkpoint: str | None = None, **kwargs) -> None:
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
-            super()._run_epoch(*args, resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            super()._run_epoch(*args, **kwargs)
             return
         # Resumed from the last step: the parent class would take one more.
-        self._load_rng_state(resume_from_checkpoint)
+        self._load_rng_state(kwargs["resume_from_checkpoint"])
         self.control.should_training_stop = True
 
     @property
@@ -525,7 +535,7 @@ class ContextualContrastiveTrainer(Trainer):
         self.accelerator.wait_for_everyone()  # no process may add files before the model is saved
 
     def _save_bare(self, model: PreTrainedModel, folder: str | Path) -> None:
-        save = save_checkpoint if self.is_contextual else save_biencoder
+        save: Callable[..., None] = save_checkpoint if self.is_contextual else save_biencoder
         save(model, self.processing_class, folder, prompts=self.prompts, max_length=self.max_length)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
@@ -542,7 +552,7 @@ class ContextualContrastiveTrainer(Trainer):
             self._save_bare(model, folder)
         (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
 
-    def push_to_hub(
+    def push_to_hub(  # type: ignore[override]  # returns the address, and waits for the upload
         self,
         commit_message: str = "End of training",
         *,
@@ -579,12 +589,13 @@ class ContextualContrastiveTrainer(Trainer):
         except (OSError, ValueError) as error:
             logger.warning(f"Training continues, but step {self.state.global_step} was not published. {error}")
 
-    def _publish(self, folder: str, commit_message: str, *, revision: str | None = None, **kwargs) -> str | None:
+    def _publish(self, folder: str, commit_message: str, *, revision: str | None = None, **kwargs: Any) -> str | None:
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if not self.is_world_process_zero():
             return None
         revision = revision or self.args.hub_revision
-        return push_to_hub(folder, self.hub_model_id, commit_message=commit_message, revision=revision, **kwargs)
+        name: Any = self.hub_model_id  # the parent class has set it, but declares `None`
+        return push_to_hub(folder, name, commit_message=commit_message, revision=revision, **kwargs)
 
 
 def _disable_dropout(model: nn.Module) -> None:
