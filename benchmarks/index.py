@@ -22,7 +22,7 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
-from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint
+from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, set_context
 from cde_hf.retrieval import vector_origin
 
 
@@ -110,7 +110,7 @@ def compare_with_biencoder(num_layers: int, context_size: int, num_documents: in
         encoder = Transformer(str(Path(folder) / "plain"))
         plain = SentenceTransformer(modules=[encoder, Pooling(config.hidden_size)], device="cpu")
     plain.prompts["query"] = contextual.prompts["query"]
-    contextual[0].set_context([f"context document number {number}" for number in range(context_size)])
+    set_context(contextual, [f"context document number {number}" for number in range(context_size)])
     vectors = np.random.default_rng(0).normal(size=(num_documents, config.hidden_size)).astype(np.float32)
     faiss.normalize_L2(vectors)
     document_ids = [str(number) for number in range(num_documents)]

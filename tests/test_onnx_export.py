@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -11,7 +12,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEConfig, CDEModel, Context, export_onnx, get_context, save_checkpoint, set_context
+from cde_hf import (
+    CDEConfig,
+    CDEModel,
+    Context,
+    ContextualIndex,
+    export_onnx,
+    get_context,
+    save_checkpoint,
+    save_with_context,
+    set_context,
+)
 from cde_hf.cli import main
 
 
@@ -60,9 +71,15 @@ def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_
         set_context(exported, Context(torch.zeros(3, 32), torch.zeros(100)))
     with pytest.raises(TypeError, match="cannot encode a context, got a `list`"):
         set_context(exported, CORPUS)
+    with pytest.raises(ValueError, match="made by another model"):
+        set_context(exported, replace(get_context(model), fingerprint="0123456789abcdef"))
+    assert get_context(again).num_documents == get_context(model).num_documents > 0
+    with pytest.raises(ValueError, match="has no weights in PyTorch"):
+        ContextualIndex.build(exported, CORPUS)
+    save_with_context(exported, tmp_path / "with_context")
     exported.tokenizer.padding_side = "left"
     np.testing.assert_array_equal(exported.encode(TEXTS), second)
-    exported[0].context = None
+    set_context(exported, None)
     with pytest.raises(ValueError, match="an input of this ONNX graph, but none is set"):
         exported.encode(TEXTS)
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import NO_PROMPTS, Prompts
-from .modeling import CDEModel, Context, ContextualModule
+from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.backbones import longest_text
 
 
@@ -130,7 +130,9 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
     contexts = [module.context for module in model.children() if isinstance(module, ContextualModule)]
     if not any(context is not None for context in contexts):
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
-    if not isinstance(model[0], ContextualModule):  # a contextualized model, which saves its context and code itself
+    network = getattr(model[0], "model", None)
+    if not isinstance(network, PreTrainedModel) or network.config.model_type != CDEConfig.model_type:
+        # A contextualized model or a model in ONNX, which save their context and code themselves.
         with _updating(Path(folder)) as new_folder:
             model.save(str(new_folder))
         return

@@ -31,9 +31,20 @@ def test_a_saved_context_is_the_same_without_its_block(context, tmp_path):
 def test_a_context_moves_as_a_whole_and_stays_itself_if_nothing_changes(context):
     assert context.to("cpu") is context
     moved = context.to("meta", torch.bfloat16)
-    tensors = [moved.embeddings, *(tensor for pair in moved.keys_values for tensor in pair)]
-    assert {(tensor.device.type, tensor.dtype) for tensor in tensors} == {("meta", torch.bfloat16)}
-    assert (moved.token_frequencies.device.type, moved.token_frequencies.dtype) == ("meta", torch.float32)
+    block = [tensor for pair in moved.keys_values for tensor in pair]
+    assert {(tensor.device.type, tensor.dtype) for tensor in block} == {("meta", torch.bfloat16)}
+    kept = (moved.embeddings, moved.token_frequencies)
+    assert {(tensor.device.type, tensor.dtype) for tensor in kept} == {("meta", torch.float32)}
+    assert context.to(dtype=torch.bfloat16).hash == context.hash
+
+
+def test_a_context_of_a_later_version_is_named(context, tmp_path):
+    path = tmp_path / "context.safetensors"
+    save_file({"a_later_part": torch.zeros(3)}, path, metadata={Context.format: "{}"})
+    with pytest.raises(ValueError, match="contains a_later_part, which this version does not know. Update cde-hf"):
+        Context.load(path)
+    older = type("Context", (), {"format": Context.format, "embeddings": context.embeddings})()
+    assert as_context(older).num_documents == 0
 
 
 def test_a_context_of_another_copy_of_the_code_is_a_context(context):

@@ -1,5 +1,6 @@
 """The short hashes of weights and tokenizers, which tie a context to what reads it."""
 
+import pytest
 import torch
 from transformers import AutoTokenizer
 
@@ -41,6 +42,14 @@ def test_a_changed_row_of_a_large_matrix_changes_the_name():
     name = fingerprint(model)
     model[0].weight[4321, 7] += 1  # far from any probed value
     assert fingerprint(model) != name
+
+
+def test_any_module_has_a_name_unless_it_has_no_weights():
+    linear = torch.nn.Linear(4, 3)
+    linear.weight = torch.nn.Parameter(torch.randn(4, 3).T)  # not contiguous
+    assert fingerprint(linear)
+    with pytest.raises(ValueError, match="has no weights in PyTorch"):
+        fingerprint(torch.nn.Identity())
 
 
 def test_the_first_stage_is_not_part_of_the_name(make_model):

@@ -225,6 +225,16 @@ def test_an_origin_of_an_earlier_version_is_read(minilm):
     assert VectorOrigin.from_dict({**stored, "of_a_later_version": 0, "settings": origin.settings}) == origin
 
 
+def test_another_context_of_its_model_is_noticed(index):
+    expected = index.search(QUERIES[0])
+    own = get_context(index.model)
+    set_context(index.model, OTHERS)
+    with pytest.raises(ValueError, match="context of `index.model` was changed"):
+        index.search(QUERIES[0])
+    set_context(index.model, own)
+    assert index.search(QUERIES[0]) == expected
+
+
 def test_foreign_vectors_are_refused(index, frequency_model, minilm):
     texts = list(CORPUS.values())
     set_context(frequency_model, OTHERS)

@@ -91,6 +91,50 @@ def test_the_empty_context_is_no_context(model, minilm):
     assert get_context(model) is None
 
 
+def test_a_context_of_a_checkpoints_own_code_is_a_context(checkpoint):
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    set_context(model, CORPUS)
+    assert isinstance(get_context(model), Context)
+
+
+def test_a_stale_context_is_neither_used_nor_saved(checkpoint, tmp_path):
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    set_context(model, CORPUS)
+    model.encode(TEXTS)
+    model.load_state_dict({name: weights + 0.1 for name, weights in model.state_dict().items()})
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.encode(TEXTS)
+    with pytest.raises(ValueError, match="before its weights were changed"):
+        model.save(str(tmp_path / "stale"))
+
+
+def test_a_cast_model_keeps_its_context(checkpoint):
+    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
+    set_context(model, CORPUS)
+    expected = model.encode(TEXTS, normalize_embeddings=True)
+    before = get_context(model).hash
+    vectors = model.bfloat16().encode(TEXTS, normalize_embeddings=True)
+    assert get_context(model).hash == before
+    assert (vectors * expected).sum(axis=1).min() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (Context(torch.zeros(3, 384)), "vectors of documents but no token frequencies"),
+        (Context(token_frequencies=torch.zeros(50), num_documents=3), "frequencies of 50 tokens, but the vocabulary"),
+    ],
+)
+def test_a_contextualized_model_refuses_what_it_cannot_use(minilm, context, message):
+    with pytest.raises(ValueError, match=message):
+        set_context(contextualize(minilm, None), context)
+
+
+def test_settings_stay_when_a_model_is_contextualized_again(minilm):
+    again = contextualize(contextualize(minilm, CORPUS, frequency_scale=0.7, lexical_size=32), OTHERS)
+    assert (again[1].frequency_scale, again[1].lexical_size) == (0.7, 32)
+
+
 def test_the_number_of_documents_can_be_chosen(model):
     set_context(model, CORPUS, size=2)
     assert get_context(model).num_documents == 2
@@ -108,7 +152,7 @@ def test_a_context_of_another_kind_of_model_is_refused(minilm, checkpoint):
     set_context(model, CORPUS)
     with pytest.raises(ValueError, match="made by another model"):
         set_context(model, get_context(contextualized))
-    with pytest.raises(ValueError, match="made by another model or with another tokenizer"):
+    with pytest.raises(ValueError, match="vectors of documents but no token frequencies"):
         set_context(contextualized, get_context(model))
 
 
@@ -134,9 +178,9 @@ def test_encoding_in_one_thread_keeps_the_context_that_another_sets(model):
     try:
         for turn in range(60):
             set_context(model, contexts[turn % 2])
-            chosen = get_context(model)
+            chosen = find_contextual_module(model)[1].context
             torch.randn(100, 100) @ torch.randn(100, 100)
-            assert get_context(model) is chosen
+            assert find_contextual_module(model)[1].context is chosen
     finally:
         is_over.set()
         thread.join()

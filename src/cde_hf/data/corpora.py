@@ -160,8 +160,8 @@ def _text_column(dataset: Dataset, text_column: str | None) -> str:
     if len(candidates) == 1:
         return candidates[0]
     raise ValueError(
-        f"The dataset has no column `text`, and its columns of texts are {columns}. Name the column of the documents: "
-        "`text_column='…'`, or pass `dataset['…']`."
+        f"The dataset has no column `text`, and its columns of texts are {columns}. Pass the column of the documents: "
+        "`dataset['…']`."
     )
 
 

@@ -90,17 +90,15 @@ class Context:
         return tensor_hash(self.embeddings, self.token_frequencies)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Context":
-        """The context on another device or in another floating point type. Token frequencies stay in float32."""
-        changes: dict[str, Any] = {}
-        if self.embeddings is not None:
-            changes["embeddings"] = self.embeddings.to(device, dtype)
-        if self.token_frequencies is not None:
-            changes["token_frequencies"] = self.token_frequencies.to(device)
-        if self.keys_values is not None:
-            moved = [(key.to(device, dtype), value.to(device, dtype)) for key, value in self.keys_values]
-            is_same = all(key is old for (key, _), (old, _) in zip(moved, self.keys_values, strict=True))
-            changes["keys_values"] = self.keys_values if is_same else tuple(moved)
+        """The context on another device. Only its block is cast, so the hash of the context stays the same."""
+        changes: dict[str, Any] = {
+            name: getattr(self, name).to(device) for name in _SAVED_TENSORS if getattr(self, name) is not None
+        }
         is_same = all(value is getattr(self, name) for name, value in changes.items())
+        if self.keys_values is not None:
+            block = tuple((key.to(device, dtype), value.to(device, dtype)) for key, value in self.keys_values)
+            is_same &= block[0][0] is self.keys_values[0][0]
+            changes["keys_values"] = block
         return self if is_same else replace(self, **changes)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -131,7 +129,14 @@ class Context:
             raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Save it again.") from error
         if cls.format not in metadata:
             raise ValueError(f"`{path}` contains no context. Pass a file written by `Context.save`.")
-        return cls(**tensors, **json.loads(metadata[cls.format]))
+        parts = {**tensors, **json.loads(metadata[cls.format])}
+        unknown = sorted(set(parts) - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(
+                f"`{path}` contains {', '.join(unknown)}, which this version does not know. Update cde-hf, or encode "
+                "the context again."
+            )
+        return cls(**parts)
 
 
 @runtime_checkable
@@ -171,7 +176,8 @@ def as_context(value: object) -> Context | None:
         return value
     if getattr(type(value), "format", None) != Context.format:
         return None
-    return Context(**{field.name: getattr(value, field.name) for field in fields(Context)})
+    parts = {field.name: getattr(value, field.name) for field in fields(Context) if hasattr(value, field.name)}
+    return Context(**parts)
 
 
 def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
@@ -319,11 +325,23 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().numpy().tobytes()
 
 
+def weight_versions(module: nn.Module) -> tuple[int, ...]:
+    """Numbers that change when weights are written or replaced, except by fused optimizers. Reads no weights."""
+    return tuple(number for weights in module.parameters() for number in (id(weights), weights._version))
+
+
 def _probe(module: nn.Module) -> tuple[float, ...]:
-    # Version counters show all writes except the writes of fused optimizers, which change the probed values.
+    # Fused optimizers do not count what they write, but they change the probed values.
     parameters = list(module.parameters())
-    values = torch.stack([parameter.detach().view(-1)[parameter.numel() // 2].float() for parameter in parameters])
-    return (*values.tolist(), *(parameter._version for parameter in parameters))
+    if not parameters:
+        raise ValueError(
+            "The model has no weights in PyTorch by which it can be told from others, as a model in ONNX. Use the "
+            "PyTorch model."
+        )
+    values = [parameter.detach().reshape(-1)[parameter.numel() // 2].float() for parameter in parameters]
+    if len({value.device for value in values}) > 1:
+        values = [value.cpu() for value in values]
+    return (*torch.stack(values).tolist(), *weight_versions(module))
 
 
 __all__ = [
@@ -338,4 +356,5 @@ __all__ = [
     "sample_documents",
     "tensor_hash",
     "tokenizer_fingerprint",
+    "weight_versions",
 ]

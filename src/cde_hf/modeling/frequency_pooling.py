@@ -126,7 +126,7 @@ class FrequencyPooling(Pooling):
         Args:
             documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
                 Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context.
-                `Context()` and `None` restore the plain mean.
+                `Context()` and `None` restore the plain mean; an index of a model with `None` samples a context.
             size (`int`, *optional*, defaults to `64`):
                 Number of documents to sample. If there are fewer, all are used.
             seed (`int`, *optional*, defaults to `0`):
@@ -149,9 +149,12 @@ class FrequencyPooling(Pooling):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrequencyPooling":
         """Moves the context with the model."""
         super()._apply(fn, recurse)
-        if self.context is not None and self.context.token_frequencies is not None:
-            probe = torch.empty(0, dtype=torch.long, device=self.context.token_frequencies.device)  # is never cast
-            self.context = self.context.to(fn(probe).device)
+        context = self.context
+        if context is not None and context.token_frequencies is not None:
+            probe = torch.empty(0, dtype=torch.long, device=context.token_frequencies.device)  # is never cast
+            moved = context.to(fn(probe).device)
+            if moved is not context:  # otherwise another thread may set a context in the meantime
+                self.context = moved
         return self
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs: Any) -> dict[str, Tensor | Any]:
@@ -160,7 +163,8 @@ class FrequencyPooling(Pooling):
         tokens, followed by sketches of the words.
         """
         # Read once: another thread may set another context in the meantime.
-        frequencies = self.context.token_frequencies if self.context is not None else None
+        context = self.context
+        frequencies = context.token_frequencies if context is not None else None
         features = self._pool_tokens(features, frequencies, **kwargs)
         if self.lexical_size > 0:
             means = features["sentence_embedding"]
@@ -267,9 +271,21 @@ class FrequencyPooling(Pooling):
         )
 
     def _check_context(self, context: Context) -> None:
-        if not self._model or context.fingerprint is None:  # loaded together with its model, or empty
+        if not self._model:  # loaded together with its model
             return
-        if context.fingerprint != tokenizer_fingerprint(self._model[0].tokenizer):
+        tokenizer = self._model[0].tokenizer
+        frequencies = context.token_frequencies
+        if frequencies is None and context.embeddings is not None:
+            raise ValueError(
+                "The context has vectors of documents but no token frequencies, which this pooling needs. Give the "
+                "documents, or a context of a contextualized model."
+            )
+        if frequencies is not None and len(frequencies) != len(tokenizer.get_vocab()):
+            raise ValueError(
+                f"The context has frequencies of {len(frequencies)} tokens, but the vocabulary has "
+                f"{len(tokenizer.get_vocab())}. It was made by another model or with another tokenizer: give that one."
+            )
+        if context.fingerprint is not None and context.fingerprint != tokenizer_fingerprint(tokenizer):
             raise ValueError(
                 "The context was made by another model or with another tokenizer, so its frequencies belong to other "
                 "tokens. Give the model that it was made with, or the documents."

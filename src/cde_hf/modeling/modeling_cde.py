@@ -23,7 +23,7 @@ from transformers.utils.hub import cached_file
 
 from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
-from .context import Context, count_token_frequencies, fingerprint
+from .context import Context, count_token_frequencies, fingerprint, weight_versions
 from .context_attention import check_attention
 from .pooling import draw_signs, mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
@@ -126,7 +126,7 @@ class CDEModel(PreTrainedModel):
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
-        self._checked_context: Context | None = None
+        self._checked: tuple[Context, tuple[int, ...]] | None = None
         self.post_init()
 
     @torch.no_grad()
@@ -364,14 +364,10 @@ class CDEModel(PreTrainedModel):
         return self(input_ids, attention_mask, context=context, return_dict=True).embeddings
 
     def train(self, mode: bool = True) -> "CDEModel":
-        """Sets training mode or evaluation mode. After training, a context is checked again."""
-        self._checked_context = None if mode else self._checked_context
+        """Sets training mode or evaluation mode. A context is checked again after training."""
+        # Fused optimizers write weights without counting it.
+        self._checked = None if mode else self._checked
         return super().train(mode)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Loads weights. A context is checked again afterwards."""
-        self._checked_context = None
-        return super().load_state_dict(*args, **kwargs)
 
     def _embed_documents(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         if self.first_stage_model is None:
@@ -391,12 +387,12 @@ class CDEModel(PreTrainedModel):
         """
         Refuses a context of another model, and moves it to the model's device.
 
-        A context is checked once, and again after training or loading weights: reading weights before every batch
-        would stall an accelerator. Contexts without a fingerprint, as in a training step, are not checked.
+        A context is checked once, and again when weights were written: reading weights before every batch would stall
+        an accelerator. Contexts without a fingerprint, as in a training step, are not checked.
         """
         if torch.compiler.is_compiling():
             return context
-        if context.fingerprint is not None and context is not self._checked_context:
+        if context.fingerprint is not None and not self._is_checked(context):
             if context.fingerprint != fingerprint(self.second_stage_model):
                 raise ValueError(
                     "The context was made by another model, or by this model before its weights were changed. Encode "
@@ -410,8 +406,12 @@ class CDEModel(PreTrainedModel):
                     "The context has no token frequencies, which this model needs for its pooling or its lexical "
                     "part. Encode the context again."
                 )
-            self._checked_context = None if self.training else context
+            self._checked = None if self.training else (context, weight_versions(self.second_stage_model))
         return context.to(self.device)
+
+    def _is_checked(self, context: Context) -> bool:
+        checked = self._checked
+        return checked is not None and checked[0] is context and checked[1] == weight_versions(self.second_stage_model)
 
     def _check_finite(self, dataset_embeddings: Tensor) -> None:
         # Training checks the loss instead, because reading a value here would stall an accelerator.

@@ -23,6 +23,7 @@ from .context import (
     fingerprint,
     sample_documents,
     tensor_hash,
+    weight_versions,
 )
 from .modeling_cde import CDEModel
 
@@ -98,7 +99,9 @@ class CDETransformer(InputModule):
         config = self.model.config
         names = [name for name in type(config).__annotations__ if name not in _IDLE_SETTINGS]
         changed = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(CDEConfig, name)}
-        return {**changed, "document_prompt": self.document_prompt}
+        if self.document_prompt != DEFAULT_DOCUMENT_PROMPT:
+            changed["context_document_prompt"] = self.document_prompt
+        return changed
 
     def set_context(
         self,
@@ -148,8 +151,10 @@ class CDETransformer(InputModule):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CDETransformer":
         """Moves and casts the context with the model."""
         super()._apply(fn, recurse)
-        if self.context is not None:
-            self.context = self.context.to(self.model.device, self.model.dtype)
+        context = self.context
+        moved = None if context is None else context.to(self.model.device, self.model.dtype)
+        if moved is not context:  # otherwise another thread may set a context in the meantime
+            self.context = moved
         return self
 
     def preprocess(  # type: ignore[override]  # no images, audio or pairs
@@ -204,6 +209,8 @@ class CDETransformer(InputModule):
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Saves model, tokenizer, settings and the context, if there is one. Called by `SentenceTransformer`."""
+        if self.context is not None:
+            self.model.prepare_context(self.context)  # refuses a context of other weights
         self.model.save_pretrained(output_path)
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
@@ -246,11 +253,11 @@ class CDETransformer(InputModule):
                 "part is zero. Set the documents as context instead: `cde_hf.set_context(model, documents)`."
             )
         vectors = torch.as_tensor(dataset_embeddings)
-        version = sum(weights._version for weights in self.model.parameters())
-        key = (tensor_hash(vectors), version, self.model.device)
-        if self._last_context is None or self._last_context[0] != key:
-            self._last_context = (key, self.model.prepare_context(Context(vectors)))
-        return self._last_context[1]
+        key = (tensor_hash(vectors), weight_versions(self.model), self.model.device)
+        last = self._last_context
+        if last is None or last[0] != key:
+            last = self._last_context = (key, self.model.prepare_context(Context(vectors)))
+        return last[1]
 
 
 def write_modules_file(folder: str | os.PathLike) -> None:

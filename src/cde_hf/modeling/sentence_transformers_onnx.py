@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
@@ -40,12 +41,14 @@ class CDEOnnxTransformer(InputModule):
             Maximum number of tokens of a text.
         embedding_dimension (`int`):
             Size of the embeddings.
+        fingerprint (`str`, *optional*):
+            Fingerprint of the second stage that was exported. Contexts of other models are refused.
         context (`Context`, *optional*):
             The context, if it is an input of the graph.
     """
 
     config_file_name = "sentence_transformers_onnx_config.json"
-    config_keys = ["max_seq_length", "embedding_dimension"]
+    config_keys = ["max_seq_length", "embedding_dimension", "fingerprint"]
     save_in_root = True
 
     tokenizer: PreTrainedTokenizerBase
@@ -57,6 +60,7 @@ class CDEOnnxTransformer(InputModule):
         *,
         max_seq_length: int,
         embedding_dimension: int,
+        fingerprint: str | None = None,
         context: Context | None = None,
     ):
         super().__init__()
@@ -64,6 +68,7 @@ class CDEOnnxTransformer(InputModule):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.embedding_dimension = embedding_dimension
+        self.fingerprint = fingerprint
         self.session = _open_session(self.model_file)
         self._context_names = {each.name for each in self.session.get_inputs()} - {"input_ids", "attention_mask"}
         self.context: Context | None = None
@@ -73,7 +78,7 @@ class CDEOnnxTransformer(InputModule):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the vectors depend on besides weights, tokenizer and context: nothing."""
+        """What the vectors depend on besides weights, tokenizer and context. Always empty."""
         return {}
 
     def set_context(self, documents: Any, *, size: int | None = None, seed: int = 0) -> None:
@@ -81,11 +86,15 @@ class CDEOnnxTransformer(InputModule):
         Sets the context, if it is an input of the graph.
 
         Args:
-            documents (`Context`):
-                A context encoded by the PyTorch model. Documents are refused, because the first stage is not here.
+            documents (`Context` or `None`):
+                A context encoded by the PyTorch model, or `None` to remove it. Documents are refused, because the
+                first stage is not here.
             size, seed (`int`, *optional*):
                 Not used here.
         """
+        if documents is None:
+            self.context = None
+            return
         context = as_context(documents)
         if context is None:
             raise TypeError(
@@ -97,6 +106,8 @@ class CDEOnnxTransformer(InputModule):
                 "The context is part of this ONNX graph and cannot be changed. Export the model with "
                 "`context_as_input=True`."
             )
+        if None not in (context.fingerprint, self.fingerprint) and context.fingerprint != self.fingerprint:
+            raise ValueError("The context was made by another model. Encode it with the model that was exported.")
         arrays = context_inputs(context)
         arrays = {name: array for name, array in arrays.items() if name in self._context_names}
         if arrays.keys() != self._context_names:
@@ -150,8 +161,9 @@ class CDEOnnxTransformer(InputModule):
             shutil.copyfile(self.model_file, folder / ONNX_FILE)
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
-        if self._context_arrays:
-            save_file(self._context_arrays, folder / CONTEXT_FILE)
+        if self.context is not None:
+            facts = {"num_documents": self.context.num_documents, "fingerprint": self.context.fingerprint}
+            save_file(self._context_arrays, folder / CONTEXT_FILE, metadata={Context.format: json.dumps(facts)})
         for path in (__file__, *get_relative_import_files(__file__)):
             shutil.copyfile(path, folder / Path(path).name)
 
@@ -171,7 +183,7 @@ class CDEOnnxTransformer(InputModule):
         # Without a value it may ask in the terminal.
         renamed["trust_remote_code"] = kwargs.get("trust_remote_code", False)
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path, subfolder=subfolder, **renamed)
-        context = _context_of_inputs(load_file(context_file)) if context_file is not None else None
+        context = _load_context(context_file) if context_file is not None else None
         return cls(model_file, tokenizer, **config, context=context)
 
 
@@ -197,13 +209,15 @@ def context_inputs(context: Context) -> dict[str, np.ndarray]:
     return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items() if tensor is not None}
 
 
-def _context_of_inputs(arrays: dict[str, np.ndarray]) -> Context:
-    """The inverse of [`context_inputs`]."""
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+def _load_context(path: str) -> Context:
+    """Reads the context of which [`context_inputs`] were saved."""
+    with safe_open(path, "np") as file:
+        facts = json.loads(file.metadata()[Context.format])
+    tensors = {name: torch.from_numpy(array) for name, array in load_file(path).items()}
     keys_values = None
     if "context_keys" in tensors:
         keys_values = tuple(zip(tensors["context_keys"], tensors["context_values"], strict=True))
-    return Context(tensors.get("dataset_embeddings"), tensors.get("token_frequencies"), keys_values)
+    return Context(tensors.get("dataset_embeddings"), tensors.get("token_frequencies"), keys_values, **facts)
 
 
 def write_onnx_modules_file(folder: str | os.PathLike) -> None:

@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch.nn import Module
 
 from ..data import Corpus, load_documents
-from ..modeling import Context
+from ..modeling import Context, ContextualModule
 from ..modeling.context import as_context
 from ..modeling.frequency_pooling import DEFAULT_SIZE, FrequencyPooling
 from ..modeling.pooling import DEFAULT_FREQUENCY_SCALE
@@ -42,7 +42,7 @@ def contextualize(
     corpus: Corpus | Context | None,
     *,
     size: int = DEFAULT_SIZE,
-    frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
+    frequency_scale: float | None = None,
     lexical_size: int | None = None,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
@@ -62,11 +62,12 @@ def contextualize(
             `set_context(model, corpus)`.
         size (`int`, *optional*, defaults to `64`):
             Number of documents to sample; all of them if there are fewer.
-        frequency_scale (`float`, *optional*, defaults to `0.2`):
-            The scale `a`: the share of the documents at which a token has the weight 0.5.
+        frequency_scale (`float`, *optional*):
+            The scale `a`: the share of the documents at which a token has the weight 0.5. Defaults to the scale that
+            the model already has, or 0.2.
         lexical_size (`int`, *optional*):
-            Width of a sketch of the text's words, in which rare words of the corpus weigh most. It is appended to the
-            vectors. Defaults to the width that the model already has, or 0 for none.
+            Size of a sketch of the text's words that up-weights rare words. It is appended to the vectors. Defaults to
+            the size that the model already has, or 0 for none.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
 
@@ -75,16 +76,18 @@ def contextualize(
     """
     model = load_if_path(model)
     name, pooling = _find_pooling(model)
-    if lexical_size is None:
-        lexical_size = getattr(pooling, "lexical_size", 0)
-    if lexical_size > 0:
+    settings: dict[str, Any] = {"frequency_scale": DEFAULT_FREQUENCY_SCALE, "lexical_size": 0}
+    if isinstance(pooling, ContextualModule):
+        settings = {each: pooling.settings[each] for each in (*settings, "lexical_weight")}
+    given = {"frequency_scale": frequency_scale, "lexical_size": lexical_size}
+    settings |= {each: value for each, value in given.items() if value is not None}
+    if settings["lexical_size"] > 0:
         names = [each for each, _ in model.named_children()]
         _check_nothing_reads_vectors(list(model.children())[names.index(name) + 1 :])
     frequency_pooling = FrequencyPooling(
         pooling.embedding_dimension,
         include_prompt=pooling.include_prompt,
-        frequency_scale=frequency_scale,
-        lexical_size=lexical_size,
+        **settings,
     )
     contextualized = with_module(model, name, frequency_pooling, ContextualizedSentenceTransformer)
     frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)

@@ -36,7 +36,7 @@ from .systems import SentenceTransformerEmbedder
 
 logger = logging.get_logger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "encoding.json"
 
 _CONTEXT_FILE = "context.safetensors"

@@ -22,7 +22,7 @@ from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
 from .systems import SentenceTransformerEmbedder
 
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 _DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
@@ -60,6 +60,7 @@ class ContextualIndex:
     ):
         self.model = model
         self.origin: VectorOrigin = vector_origin(model)
+        self._checked_context = get_context(model)
         self._rows = rows
         self._moments = moments
 
@@ -210,6 +211,14 @@ class ContextualIndex:
                 "The weights of the model have changed since the index was made, so its queries do not match the "
                 "vectors. Load the original model, or build the index again."
             )
+        context = get_context(self.model)
+        if context is not self._checked_context:
+            if (None if context is None else context.hash) != self.origin.context:
+                raise ValueError(
+                    "The context of `index.model` was changed, so its queries do not match the vectors. Give it the "
+                    "context of the index, or load the index again."
+                )
+            self._checked_context = context
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
         return self.search_vectors(vectors, origin=self.origin, depth=depth)
 
@@ -350,20 +359,21 @@ class ContextualIndex:
         write_folder(Path(folder), facts, writers)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, model: SentenceTransformer) -> "ContextualIndex":
+    def load(cls, folder: str | os.PathLike, model: SentenceTransformer | str | os.PathLike) -> "ContextualIndex":
         """
         Loads an index from its folder.
 
         Args:
             folder (`str` or `os.PathLike`):
                 The folder that [`ContextualIndex.save`] wrote.
-            model (`SentenceTransformer`):
-                The model that the index was made with. Its current context is ignored: the index has its own.
+            model (`SentenceTransformer`, `str` or `os.PathLike`):
+                The model that the index was made with. Its current context is ignored: the index has its own. A folder
+                or Hub name loads a plain model.
 
         Returns:
             `ContextualIndex`: The index.
         """
-        folder = Path(folder)
+        folder, model = Path(folder), load_if_path(model)
         facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
         origin = VectorOrigin.from_dict(facts["origin"])
         if fingerprint(model) != origin.model:

@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from ..data import Corpus
 from ..modeling import CDEConfig, CDEModel, Context, ContextualModule
+from ..modeling.context import as_context
 from .contextualized_models import contextualize, read_context, with_module
 
 
@@ -29,7 +30,7 @@ def get_context(model: SentenceTransformer) -> Context | None:
         `Context` or `None`: The context. `None` if none was set, or if the model takes none.
     """
     found = find_contextual_module(model)
-    return None if found is None else found[1].context
+    return None if found is None else as_context(found[1].context)
 
 
 def set_context(

@@ -154,7 +154,7 @@ class QdrantIndex:
                 f"The collection `{collection}` was made with another model ({origin.model}, this one is "
                 f"{fingerprint(model)}). Give that model, or upload the index again."
             )
-        opened = cls(client, collection, with_context(model, _decode_context(record["context"])))
+        opened = cls(client, collection, with_context(model, _decode_context(record["context"]), origin.settings))
         if opened.origin != origin:
             raise ValueError(
                 f"The collection `{collection}` was made with other settings: {opened.origin.differences(origin)}. "

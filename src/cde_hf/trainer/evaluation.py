@@ -32,8 +32,14 @@ class _MeanPooledEncoder(nn.Module):
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:
         texts = [(prompt or "") + text for text in inputs]
-        options = {"padding": True, "truncation": True, "max_length": self.max_seq_length, "return_tensors": "pt"}
-        features = self.tokenizer(texts, **options)
+        features = self.tokenizer(
+            texts,
+            padding=True,
+            padding_side="right",
+            truncation=True,
+            max_length=self.max_seq_length,
+            return_tensors="pt",
+        )
         return {name: features[name] for name in ("input_ids", "attention_mask")}
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def load_model(
             Seed of the weights that are not loaded, such as the layers that a contextual model adds to its encoder.
         fields:
             Arguments of [`CDEModel.from_biencoder`] for a new contextual model. Its `pooling` defaults to
-            `"context_frequency"`.
+            `"context_frequency"`. A checkpoint keeps its own.
 
     Returns:
         `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model and its tokenizer.

@@ -61,7 +61,7 @@ class ScriptArguments:
     )
     frequency_scale: float = field(
         default=CDEConfig.frequency_scale,
-        metadata={"help": "Document frequency at which a token weighs one half in the pooling of a new model."},
+        metadata={"help": "Document frequency at which a token has weight 0.5 in the pooling of a new model."},
     )
     first_stage_layers: int | None = field(
         default=None, metadata={"help": "Number of encoder layers in the first stage of a new model. Default: all."}
