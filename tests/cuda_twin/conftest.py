@@ -48,8 +48,9 @@ def run_on_cuda_twin(cuda_guard, tmp_path):
 
     def run(name, **arguments):
         command = [sys.executable, "-c", RUN, str(cuda_guard), str(FOLDER), name, json.dumps(arguments)]
-        options = {"capture_output": True, "text": True, "check": False}
-        result = subprocess.run(command, cwd=tmp_path, env={**os.environ, "HF_HOME": str(tmp_path)}, **options)
+        environment = {**os.environ, "HF_HOME": str(tmp_path)}
+        environment.pop("ACCELERATE_USE_CPU", None)  # other tests set it where there is no GPU
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stderr[-5000:]
         return json.loads(result.stdout.splitlines()[-1])
 
