@@ -197,9 +197,9 @@ def test_kill_9_while_saving_and_between_accumulated_batches(tiny, killed_case, 
 @pytest.mark.slow
 def test_kill_9_at_random_moments(tiny, killed_case, plan_folder, tmp_path):
     generator = random.Random(0)
-    case = {**killed_case, "save_steps": 1, "max_steps": 60}
+    case = {**killed_case, "save_steps": 1, "max_steps": 150}
     num_kills = 0
-    while num_kills < 6 and run_script(case, tmp_path / "cut", kill_after=generator.uniform(4, 14)) != 0:
+    while num_kills < 6 and run_script(case, tmp_path / "cut", kill_after=generator.uniform(4, 8)) != 0:
         num_kills += 1
     run_script(case, tmp_path / "cut")
     run_script({**case, "save_strategy": "no", "resume": None}, tmp_path / "whole")
