@@ -160,7 +160,7 @@ PAIRS = Dataset.from_dict({"query": ["Who?"], "document": ["I."]})
             r"got a `DatasetDict` with .* Did you mean `dataset\['train'\]`",
         ),
         (PAIRS.to_iterable_dataset(), TypeError, "got a `IterableDataset`. Load it without `streaming=True`"),
-        (PAIRS, ValueError, r"its columns of texts are \['query', 'document'\]. Name the column of the documents"),
+        (PAIRS, ValueError, r"its columns of texts are \['query', 'document'\]. Pass the column of the documents"),
         (Dataset.from_dict({"number": [1]}), ValueError, r"no column `text`, and its columns of texts are \[\]"),
     ],
     ids=lambda value: type(value).__name__,

@@ -104,7 +104,7 @@ def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
     with pytest.raises(ValueError, match="encoding.json` is corrupt or incomplete .* Encode the corpus again"):
         EncodedCorpus.load(tmp_path / "out")
     (tmp_path / "out" / "encoding.json").write_text("{}")
-    with pytest.raises(ValueError, match="is of version None, but this package reads version 1"):
+    with pytest.raises(ValueError, match="is of version None, but this package reads version 2"):
         EncodedCorpus.load(tmp_path / "out")
     with pytest.raises(FileNotFoundError, match="holds no encoded corpus. Make one with `cde-hf encode"):
         EncodedCorpus.load(tmp_path)

@@ -44,7 +44,7 @@ def test_a_corrupt_manifest_an_old_one_and_none_are_named(folder, minilm, tmp_pa
     with pytest.raises(ValueError, match="manifest of .* is corrupt or incomplete"):
         ContextualIndex.load(folder, minilm)
     (folder / "manifest.json").write_text(json.dumps({**json.loads(text), "format_version": 1}))
-    with pytest.raises(ValueError, match="index of version 1, but this package reads version 2"):
+    with pytest.raises(ValueError, match="index of version 1, but this package reads version 3"):
         ContextualIndex.load(folder, minilm)
     with pytest.raises(FileNotFoundError, match=r"holds no index. Make one with `cde-hf index"):
         ContextualIndex.load(tmp_path / "absent", minilm)
