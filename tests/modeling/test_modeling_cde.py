@@ -251,6 +251,13 @@ def test_a_context_is_checked_again_after_training_and_loading_weights(make_mode
         model.encode_texts(*texts, context=context)
 
 
+def test_a_model_made_in_inference_mode_reads_a_context(make_model, mode, texts, context_documents):
+    with torch.inference_mode():
+        model = make_model(context_attention=mode)
+        context = model.encode_context(*context_documents)
+        assert model.encode_texts(*texts, context=context).isfinite().all()
+
+
 def test_a_context_is_checked_once_and_not_for_every_batch(make_model, mode, texts, context_documents, monkeypatch):
     model = make_model(context_attention=mode)
     context = model.encode_context(*context_documents)

@@ -327,7 +327,9 @@ def _bytes(tensor: Tensor) -> bytes:
 
 def weight_versions(module: nn.Module) -> tuple[int, ...]:
     """Numbers that change when weights are written or replaced, except by fused optimizers. Reads no weights."""
-    return tuple(number for weights in module.parameters() for number in (id(weights), weights._version))
+    # Weights made in inference mode have no counter.
+    versions = ((id(weights), 0 if weights.is_inference() else weights._version) for weights in module.parameters())
+    return tuple(number for pair in versions for number in pair)
 
 
 def _probe(module: nn.Module) -> tuple[float, ...]:
