@@ -66,8 +66,9 @@ class FalseNegativeFilter:
     def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
         """Whether a column has the text of a document of an equal query, such as the positive itself."""
         query_hashes, documents = self.plan.text_hashes[rows].T
-        places, negatives = _negative_places(self.plan, rows), self.plan.negative_hashes
-        columns = documents if places is None or negatives is None else np.concatenate([documents, negatives[places]])
+        places, columns = _negative_places(self.plan, rows), documents
+        if places is not None and self.plan.negative_hashes is not None:
+            columns = np.concatenate([documents, self.plan.negative_hashes[places]])
         is_equal_query = query_hashes[queries, None] == query_hashes
         is_equal_document = documents[:, None] == columns
         return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
@@ -91,9 +92,8 @@ def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | No
     places = _negative_places(plan, rows)
     query_vectors = plan.filter_queries[rows if queries is None else rows[queries]].astype(np.float32)
     document_vectors = plan.filter_documents[rows].astype(np.float32)
-    negatives = plan.filter_negatives
-    if places is not None and negatives is not None:
-        document_vectors = np.concatenate([document_vectors, negatives[places].astype(np.float32)])
+    if places is not None and plan.filter_negatives is not None:
+        document_vectors = np.concatenate([document_vectors, plan.filter_negatives[places].astype(np.float32)])
     return query_vectors @ document_vectors.T
 
 
