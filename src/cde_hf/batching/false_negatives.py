@@ -67,8 +67,9 @@ class FalseNegativeFilter:
         """Whether a column has the text of a document of an equal query, such as the positive itself."""
         query_hashes, documents = self.plan.text_hashes[rows].T
         places, columns = _negative_places(self.plan, rows), documents
-        if places is not None and self.plan.negative_hashes is not None:
-            columns = np.concatenate([documents, self.plan.negative_hashes[places]])
+        negatives = self.plan.negative_hashes if places is not None else None
+        if negatives is not None:
+            columns = np.concatenate([documents, negatives[places]])
         is_equal_query = query_hashes[queries, None] == query_hashes
         is_equal_document = documents[:, None] == columns
         return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
@@ -92,8 +93,9 @@ def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | No
     places = _negative_places(plan, rows)
     query_vectors = plan.filter_queries[rows if queries is None else rows[queries]].astype(np.float32)
     document_vectors = plan.filter_documents[rows].astype(np.float32)
-    if places is not None and plan.filter_negatives is not None:
-        document_vectors = np.concatenate([document_vectors, plan.filter_negatives[places].astype(np.float32)])
+    negatives = plan.filter_negatives if places is not None else None
+    if negatives is not None:
+        document_vectors = np.concatenate([document_vectors, negatives[places].astype(np.float32)])
     return query_vectors @ document_vectors.T
 
 
