@@ -23,7 +23,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 from . import (
     batches,
-    best,
     compare,
     contexts,
     divergence,
@@ -34,7 +33,6 @@ from . import (
     grid,
     groupings,
     joint_as_prefix,
-    lexical,
     main_table,
     margins,
     movement,
@@ -53,13 +51,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     for experiment in (
         main_table.EXPERIMENT,
         compare.EXPERIMENT,
-        best.EXPERIMENT,
         contexts.KINDS,
         contexts.MATRIX,
         contexts.CURVE,
         frequencies.EXPERIMENT,
         frequency_pooling.EXPERIMENT,
-        lexical.EXPERIMENT,
         batches.SIZES,
         groupings.EXPERIMENT,
         grid.EXPERIMENT,

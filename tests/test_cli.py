@@ -239,6 +239,3 @@ def test_contextualize_saves_a_model_of_a_corpus(tmp_path, capsys):
     assert "trust_remote_code=True" in capsys.readouterr().out
     model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
     assert model.encode("text").shape == (384,)
-    main(["contextualize", "minilm", str(tmp_path / "corpus.txt"), str(tmp_path / "wide"), "--lexical-size", "64"])
-    wide = SentenceTransformer(str(tmp_path / "wide"), trust_remote_code=True, device="cpu")
-    assert wide.encode("text").shape == (384 + 64,)

@@ -36,8 +36,8 @@ def test_the_quickstart(tmp_path, monkeypatch):
 
 def test_the_page_on_contextualize(tmp_path, monkeypatch):
     num_blocks, names = run_page("contextualize.md", tmp_path, monkeypatch)
-    assert num_blocks == 4
-    assert names["model"].encode(["lift"]).shape == (1, 384 + 768)
+    assert num_blocks == 3
+    assert names["model"].encode(["lift"]).shape == (1, 384)
 
 
 WITHOUT_THE_PACKAGE = """

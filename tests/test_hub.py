@@ -125,48 +125,27 @@ def test_without_context_there_is_one_warning(model, watch_warnings):
     assert "set_context(model, documents)" in warnings[0]
 
 
-@pytest.fixture
-def lexical(checkpoint):
-    """The checkpoint with a lexical part and a context."""
-    fields = {"lexical_size": 64, "frequency_scale": 0.2}
-    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields)
-    model[0].set_context(CORPUS[:3])
-    return model
-
-
-def test_words_of_a_prompt_are_warned_of_until_their_end_is_known(lexical, watch_warnings):
-    warnings = watch_warnings(lexical)
-    width = lexical[0].model.config.hidden_size
-    plain, prompted = (lexical.encode(TEXTS, prompt_name=name)[:, width:] for name in (None, "query"))
-    assert np.abs(plain - prompted).max() > 1e-3
-    assert len(warnings) == 1 and "Set `instruction_end_id`" in warnings[0]
-    lexical[0].model.config.instruction_end_id = lexical.tokenizer.convert_tokens_to_ids(":")
-    np.testing.assert_allclose(plain, lexical.encode(TEXTS, prompt_name="query")[:, width:], atol=1e-6)
-
-
-def test_bare_vectors_bring_no_lexical_part_and_say_so(lexical, watch_warnings):
-    warnings = watch_warnings(lexical)
-    vectors = lexical[0].context.embeddings
-    lexical[0].set_context(None)
-    embeddings = lexical.encode(TEXTS, dataset_embeddings=vectors)
-    assert not embeddings[:, lexical[0].model.config.hidden_size :].any()
-    assert "have no token frequencies" in warnings[0]
-
-
-@pytest.mark.parametrize("with_first_stage", [True, False])
-def test_a_lexical_part_is_saved_with_its_context(lexical, tmp_path, with_first_stage):
-    save_with_context(lexical, tmp_path / "special", with_first_stage=with_first_stage)
-    loaded = SentenceTransformer(str(tmp_path / "special"), trust_remote_code=True, device="cpu")
-    assert loaded.encode(TEXTS).shape[1] == lexical[0].model.config.embedding_size
-    np.testing.assert_allclose(loaded.encode(TEXTS), lexical.encode(TEXTS), atol=1e-5)
-
-
-def test_a_context_without_frequencies_is_not_taken_for_a_lexical_part(checkpoint, lexical):
+def load_with_plain_mean(checkpoint):
     fields = {"pooling": "mean"}
-    model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields)
+    return SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu", model_kwargs=fields)
+
+
+def test_bare_vectors_bring_no_frequencies_and_say_so(checkpoint, model, watch_warnings):
+    warnings = watch_warnings(model)
     model[0].set_context(CORPUS[:3])
+    vectors = model[0].context.embeddings
+    model[0].set_context(None)
+    embeddings = model.encode(TEXTS, dataset_embeddings=vectors)
+    assert len(warnings) == 1 and "have no token frequencies, so the pooling is the plain mean" in warnings[0]
+    plain = load_with_plain_mean(checkpoint)
+    np.testing.assert_allclose(embeddings, plain.encode(TEXTS, dataset_embeddings=vectors), atol=1e-6)
+
+
+def test_a_context_without_frequencies_is_refused_by_a_pooling_that_needs_them(checkpoint, model):
+    plain = load_with_plain_mean(checkpoint)
+    plain[0].set_context(CORPUS[:3])
     with pytest.raises(ValueError, match="no token frequencies, which this model needs.*Encode the context again"):
-        lexical[0].set_context(model[0].context)
+        model[0].set_context(plain[0].context)
 
 
 def test_set_context_none_undoes_it(model):

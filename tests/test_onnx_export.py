@@ -122,18 +122,6 @@ def test_every_backbone_gives_the_numbers_of_pytorch(kind, attention, context_as
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention", ["joint", "prefix"])
-def test_the_lexical_part_is_exported(backbone_config, tmp_path, attention):
-    model = save_tiny(backbone_config, tmp_path / "model", "bert", attention, pooling="mean", lexical_size=64)
-    model[0].set_context(CORPUS[:3])
-    export_onnx(model, tmp_path / "onnx", context_as_input=True)
-    exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
-    assert exported.get_embedding_dimension() == model.get_embedding_dimension() == 32 + 64
-    assert np.abs(model.encode(TEXTS)[:, 32:]).max() > 0
-    np.testing.assert_allclose(exported.encode(TEXTS), model.encode(TEXTS), atol=1e-4)
-
-
-@pytest.mark.slow
 def test_the_command_quantises_and_the_vectors_are_near(backbone_config, tmp_path, capsys):
     model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
     (tmp_path / "corpus.txt").write_text("\n".join(CORPUS[:3]))

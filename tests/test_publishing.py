@@ -108,14 +108,6 @@ def test_the_card_does_not_count_the_checkpoints_of_training(checkpoint, tmp_pat
     assert f"| parameters | {num_parameters:,} |" in make_model_card(folder, "me/mine")
 
 
-def test_the_card_names_the_lexical_part(checkpoint, tmp_path):
-    folder = shutil.copytree(checkpoint, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "lexical_size": 64}))
-    width = config["second_stage_config"]["hidden_size"] + 64
-    assert f"| dimensions | {width}, the last 64 of them the lexical sketch |" in make_model_card(folder, "me/mine")
-
-
 def test_a_card_without_facts_claims_nothing(checkpoint):
     card = make_model_card(checkpoint.parent / "plain", "me/mine")
     assert "model[0].set_context(corpus)" in card and "This card has no scores" in card

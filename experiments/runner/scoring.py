@@ -28,7 +28,6 @@ from .workspace import Workspace
 Scores = dict[str, dict[str, float]]  # by context and by set
 
 FREQUENCY_SCALE = 0.2  # as in `contextualize`
-LEXICAL_SIZE = 768  # twice as wide as MiniLM: half as wide costs a quarter of a point, docs/contextualize.md
 
 FREQUENCY_FIELDS = {"pooling": "context_frequency", "frequency_scale": FREQUENCY_SCALE}
 # Of a biencoder, and of a contextual model with what each changes of its configuration.
@@ -36,7 +35,6 @@ BIENCODER_KINDS = ("plain", "whitened", "frequency-pooled")
 CONTEXTUAL_KINDS = {
     "contextual": {},
     "contextual, frequency-pooled": FREQUENCY_FIELDS,
-    "contextual, lexical": {**FREQUENCY_FIELDS, "lexical_size": LEXICAL_SIZE},
 }
 _SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
 
@@ -54,8 +52,7 @@ def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConf
             How to score it.
         kind (`str`, *optional*, defaults to `"plain"`):
             Of a biencoder `"plain"`, `"whitened"` or `"frequency-pooled"`; of a contextual model `"contextual"`, as
-            it was trained, `"contextual, frequency-pooled"`, or `"contextual, lexical"`, which has both this pooling
-            and a lexical part.
+            it was trained, or `"contextual, frequency-pooled"`.
 
     Returns:
         `Scores`: For each context the score on each set. What has no context has `"none"`.

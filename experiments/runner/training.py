@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, set_seed
 
-from cde_hf import CDEModel, ContextualContrastiveTrainer, ContextualTrainingArguments, save_checkpoint
+from cde_hf import CDEModel, ContextualContrastiveTrainer, ContextualTrainingArguments
 from cde_hf.data import NO_PROMPTS
 
 from .config import NUM_SOFT_PROMPTS, RunConfig
@@ -73,16 +73,6 @@ def train_run(workspace: Workspace, config: RunConfig) -> Path:
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     write_json(folder / "training.json", {**means, "seconds": time.perf_counter() - start})
-    return folder
-
-
-def save_start(workspace: Workspace, config: RunConfig) -> Path:
-    """Saves the model that a run begins with. Returns its folder, a sentence-transformers model."""
-    folder = workspace.runs / "starts" / workspace.run_folder(config).name
-    if not (folder / "modules.json").exists():
-        encoder = workspace.load_encoder(config)
-        tokenizer = AutoTokenizer.from_pretrained(encoder)
-        save_checkpoint(load_model(config, encoder), tokenizer, folder, max_length=256)
     return folder
 
 

@@ -96,9 +96,7 @@ def contextualize(args: argparse.Namespace) -> None:
     from . import contextualize as contextualize_model
 
     model = load_model(args.model, args)
-    contextualized = contextualize_model(
-        model, args.corpus, size=args.size, seed=args.seed, lexical_size=args.lexical_size
-    )
+    contextualized = contextualize_model(model, args.corpus, size=args.size, seed=args.seed)
     contextualized.save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
@@ -264,12 +262,6 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--size", type=int, default=64, help="number of documents to sample")
     command.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    command.add_argument(
-        "--lexical-size",
-        type=int,
-        default=0,
-        help="dimensions of the appended lexical sketch, 0 for none",
-    )
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
 

@@ -152,17 +152,13 @@ def _facts_of(folder: Path, kind: str) -> dict[str, Any]:
         **found,
         "first stage": _stage(first) if config.get("has_first_stage", True) else "not included",
         "second stage": _stage(second),
-        "dimensions": _dimensions(second.get("hidden_size", second.get("dim")), config.get("lexical_size", 0)),
+        "dimensions": second.get("hidden_size", second.get("dim")),
         "context documents": config["context_size"],
         "context attention": config["context_attention"],
         "pooling": config["pooling"],
         "tokens read of a text": settings["max_seq_length"],
         "context saved inside": "yes" if (folder / "context.safetensors").exists() else "no",
     }
-
-
-def _dimensions(dense: int, lexical: int) -> str:
-    return f"{dense + lexical}, the last {lexical} of them the lexical sketch" if lexical else str(dense)
 
 
 def _stage(config: Mapping[str, Any]) -> str:

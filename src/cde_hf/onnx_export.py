@@ -88,7 +88,7 @@ def export_onnx(
             new_folder / "model.onnx",
             model.tokenizer,
             max_seq_length=model.max_seq_length,  # type: ignore[arg-type]  # a CDE checkpoint has one
-            embedding_dimension=config.embedding_size,
+            embedding_dimension=config.hidden_size,
             fingerprint=context.fingerprint,
             context=context if context_as_input else None,
         )

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
-from cde_hf import ContextualModelEmbedder, get_context
+from cde_hf import ContextualModelEmbedder, get_context, save_checkpoint
 from experiments.frequencies import FrequencyEmbedder
 from experiments.runner.scoring import FREQUENCY_FIELDS, load_sentence_transformer
-from experiments.runner.training import save_start
+from experiments.runner.training import load_model
 
 
 OWN = ["The cat sleeps.", "The cat and the owl.", "A cat sleeps at night.", "Owls hunt at night."]
@@ -14,8 +15,10 @@ OTHERS = ["Two coins for a cow.", "The hen was sold.", "Four young ones.", "A be
 
 
 @pytest.fixture
-def model(workspace, config):
-    return load_sentence_transformer(save_start(workspace, config), 16, **FREQUENCY_FIELDS)
+def model(workspace, config, tmp_path):
+    encoder = workspace.load_encoder(config)
+    save_checkpoint(load_model(config, encoder), AutoTokenizer.from_pretrained(encoder), tmp_path / "start")
+    return load_sentence_transformer(tmp_path / "start", 16, **FREQUENCY_FIELDS)
 
 
 def embed(embedder, documents):

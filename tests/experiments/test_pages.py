@@ -8,14 +8,12 @@ import pytest
 import yaml
 
 from experiments import (
-    best,
     compare,
     contexts,
     frequencies,
     grid,
     groupings,
     joint_as_prefix,
-    lexical,
     main_table,
     margins,
     negatives,
@@ -209,40 +207,6 @@ def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
     page = joint_as_prefix.report(rows)
     assert "-3.0 ± 0.0 (contextual batches)" in page.finding
     assert "below prefix | -2.0 ± 0.0 | no |" in page.text
-
-
-def test_the_page_on_the_lexical_part_says_what_it_is_worth():
-    worth = {lexical.PLAIN: 0.0, lexical.POOLED: 1.0, lexical.LEXICAL: 3.0}
-    rows = [
-        row
-        for (architecture, pooling, batches), gain in worth.items()
-        for row in context_rows(
-            ["own", "foreign"] if gain else ["none"],
-            lambda _, context, gain=gain: 40.0 + gain * (context == "own"),
-            architecture=architecture,
-            pooling=pooling,
-            batches=batches,
-        )
-        if row["seed"] == 0
-    ]
-    page = lexical.report(rows)
-    assert "lexical above frequency-pooled +2.0, lexical above the plain mean +3.0" in page.finding
-    assert "lexical, own context above foreign +3.0" in page.finding
-    assert "| all-MiniLM-L6-v2, lexical | 43.0 | 43.0 | 43.0 |" in page.text
-
-
-def test_the_page_on_the_best_model_says_what_it_is_above_and_where():
-    scores = {"BM25": (30.0, 52.0), best.START: (35.0, 45.0), best.OURS: (40.0, 50.0)}
-    rows = [
-        {"run": "r", "system": system, "set": name, "ndcg@10": score}
-        for system, both in scores.items()
-        for name, score in zip(("cacm", "redditforum-gis"), both, strict=True)
-    ]
-    page = best.report(rows)
-    assert "BM25: +4.0 (better on 1), all-MiniLM-L6-v2: +5.0 (better on 2), out of 2 sets." in page.finding
-    assert "| **mean of redditforum-*** | **52.0** | **45.0** | **50.0** |" in page.text
-    assert "| **mean of the others** | **30.0** | **35.0** | **40.0** |" in page.text
-    assert "| **mean** | **41.0** | **40.0** | **45.0** |" in page.text
 
 
 def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):

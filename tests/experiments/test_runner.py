@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from cde_hf import ContextualContrastiveTrainer
 from experiments.runner import scoring
-from experiments.runner.averaging import load_averaged_model
 from experiments.runner.config import RunConfig, meaning_of
 from experiments.runner.experiment import Setting
 from experiments.runner.scoring import score_model
@@ -179,22 +178,6 @@ def test_mistakes_are_named(workspace, config):
         workspace.load_encoder(replace(config, layers=3))
     with pytest.raises(FileNotFoundError, match="need a folder with `train"):
         Workspace(workspace.runs).run_folder(config)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_averaged_weights_lie_between_the_start_and_the_end(workspace, config, share):
-    start = load_model(config, workspace.load_encoder(config)).state_dict()
-    trained = load_file(train_run(workspace, config) / "model.safetensors")
-    assert any(not torch.equal(start[name], value) for name, value in trained.items())
-    averaged = load_averaged_model(workspace, config, share).state_dict()
-    assert averaged.keys() >= trained.keys()
-    for name, value in trained.items():
-        assert torch.allclose(averaged[name], (1 - share) * start[name] + share * value, atol=1e-7)
-
-
-def test_a_share_of_the_trained_weights_is_a_share(workspace, config):
-    with pytest.raises(ValueError, match="between 0 and 1, got 1.5"):
-        load_averaged_model(workspace, config, 1.5)
 
 
 def test_an_unknown_way_to_use_a_model_is_refused(workspace, config, evaluation):

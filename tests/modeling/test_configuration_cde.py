@@ -1,5 +1,6 @@
 """What a configuration describes, and which combinations it refuses."""
 
+import json
 import math
 
 import pytest
@@ -37,9 +38,9 @@ def test_a_backbone_config_given_for_both_stages_is_not_shared():
 
 
 def test_sizes_follow_from_the_fields(make_config):
-    config = make_config(context_size=5, num_soft_prompts=4, lexical_size=8)
+    config = make_config(context_size=5, num_soft_prompts=4)
     assert config.num_block_tokens == 9
-    assert (config.hidden_size, config.embedding_size, config.vocab_size) == (32, 40, 100)
+    assert (config.hidden_size, config.vocab_size) == (32, 100)
 
 
 def test_mteb_finds_the_context_size(make_config):
@@ -65,8 +66,6 @@ def test_survives_the_disk(make_config, tmp_path, frequency_scale):
         ({"sequence_dropout_prob": 1.5}, "must be a probability between 0 and 1, got 1.5"),
         ({"has_null_embedding": False}, "Set `sequence_dropout_prob=0.0` or `has_null_embedding=True`"),
         ({"frequency_scale": 0.0}, "`frequency_scale` must be positive"),
-        ({"lexical_size": -1}, "`lexical_size` must not be negative, got -1"),
-        ({"lexical_size": 8, "lexical_weight": 0.0}, "must be positive and finite, got 0.0. Use `lexical_size=0`"),
         ({"instruction_end_id": 100}, "must be a token id below the vocabulary size 100"),
         ({"context_as_sequence": True, "context_attention": "prefix"}, "the context is an unordered set"),
         ({**SEQUENCE, "second": "bert"}, "needs a second stage with rotary positions"),
@@ -78,12 +77,20 @@ def test_what_cannot_work_is_refused(make_config, fields, message):
         make_config(**fields)
 
 
-@pytest.mark.parametrize("fields", [{"pooling": "context_frequency"}, {"lexical_size": 8}], ids=str)
-def test_token_frequencies_need_one_vocabulary(backbone_config, fields):
+def test_a_checkpoint_from_before_the_lexical_part_was_removed_is_read_if_it_has_none(make_config, tmp_path):
+    fields = make_config().to_dict()
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "lexical_size": 0, "lexical_weight": 0.3}))
+    assert CDEConfig.from_pretrained(tmp_path).to_dict().keys() == fields.keys()
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "lexical_size": 64, "lexical_weight": 0.3}))
+    with pytest.raises(ValueError, match="`lexical_size=64`, but this version no longer has the lexical part"):
+        CDEConfig.from_pretrained(tmp_path)
+
+
+def test_token_frequencies_need_one_vocabulary(backbone_config):
     stages = {"first_stage_config": backbone_config(vocab_size=99), "second_stage_config": backbone_config()}
     CDEConfig(**stages)
     with pytest.raises((ValueError, StrictDataclassError), match="have 99 and 100 tokens. Use one tokenizer"):
-        CDEConfig(**stages, **fields)
+        CDEConfig(**stages, pooling="context_frequency")
 
 
 def test_other_encoders_are_refused():

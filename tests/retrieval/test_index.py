@@ -39,14 +39,12 @@ def cde_checkpoint(request, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["plain", "frequency", "lexical", "cde"])
+@pytest.fixture(params=["plain", "frequency", "cde"])
 def model(request, minilm, cde_checkpoint):
     if request.param == "plain":
         return minilm
     if request.param == "frequency":
         return contextualize(minilm, None)
-    if request.param == "lexical":
-        return contextualize(minilm, None, lexical_size=64)
     return SentenceTransformer(str(cde_checkpoint), trust_remote_code=True, device="cpu")
 
 
@@ -179,24 +177,18 @@ def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):
 
 
 @pytest.mark.parametrize("has_context", [True, False])
-def test_an_index_keeps_the_lexical_part(minilm, tmp_path, has_context):
-    model = contextualize(minilm, OTHERS if has_context else None, lexical_size=64)
+def test_an_index_keeps_the_frequency_scale(minilm, tmp_path, has_context):
+    model = contextualize(minilm, OTHERS if has_context else None, frequency_scale=0.7)
     index = ContextualIndex.build(model, CORPUS)
-    assert index.model.encode(QUERIES).shape[1] == 384 + 64
     index.save(tmp_path / "index")
     for given in (model, minilm):
         assert ContextualIndex.load(tmp_path / "index", given).search_batch(QUERIES) == index.search_batch(QUERIES)
-    origins = [vector_origin(contextualize(minilm, OTHERS, lexical_size=size)) for size in (0, 32, 64)]
+    origins = [vector_origin(contextualize(minilm, OTHERS, frequency_scale=scale)) for scale in (0.2, 0.5, 0.7)]
     assert all(one.differences(other) for one, other in combinations(origins, 2))
 
 
 def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoint):
-    usual = {
-        "context_attention": "prefix",
-        "pooling": "context_frequency",
-        "frequency_scale": 0.1,
-        "lexical_size": 64,
-    }
+    usual = {"context_attention": "prefix", "pooling": "context_frequency", "frequency_scale": 0.1}
 
     def origin_of(**fields):
         model = SentenceTransformer(
@@ -211,8 +203,6 @@ def test_vectors_of_the_same_weights_in_other_settings_are_foreign(cde_checkpoin
         ("context_attention", "joint", "'joint' and not its default"),
         ("pooling", "mean", "its default and not 'context_frequency'"),
         ("frequency_scale", 0.2, "its default and not 0.1"),
-        ("lexical_size", 32, "32 and not 64"),
-        ("lexical_weight", 0.5, "0.5 and not its default"),
         ("output_residual", False, "its default and not True"),
         ("context_size", 4, "4 and not 3"),
     ):

@@ -131,8 +131,8 @@ def test_a_contextualized_model_refuses_what_it_cannot_use(minilm, context, mess
 
 
 def test_settings_stay_when_a_model_is_contextualized_again(minilm):
-    again = contextualize(contextualize(minilm, CORPUS, frequency_scale=0.7, lexical_size=32), OTHERS)
-    assert (again[1].frequency_scale, again[1].lexical_size) == (0.7, 32)
+    again = contextualize(contextualize(minilm, CORPUS, frequency_scale=0.7), OTHERS)
+    assert again[1].frequency_scale == 0.7
 
 
 def test_the_number_of_documents_can_be_chosen(model):
@@ -226,7 +226,7 @@ def test_what_changes_vectors_changes_their_origin(minilm):
 def test_settings_of_later_versions_do_not_change_the_origin(model):
     set_context(model, CORPUS)
     origin = vector_origin(model)
-    assert not {"normalize_text_twice", "frequency_scale", "lexical_weight"} & set(origin.settings)
+    assert not {"normalize_text_twice", "frequency_scale"} & set(origin.settings)
     assert VectorOrigin.from_dict(json.loads(json.dumps(origin.to_dict()))) == origin
 
 

@@ -1,7 +1,6 @@
 """Configuration of a contextual document embedding model: two backbones and how the context connects them."""
 
 import copy
-import math
 import os
 from typing import Any, Literal
 
@@ -46,13 +45,6 @@ class CDEConfig(PreTrainedConfig):
             plain mean: a model that is trained so gains more from the frequencies at inference.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             Frequency at which a token has weight one half. `math.inf` gives the plain mean.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Size of the lexical part appended to each embedding: a random sketch of the text's words that up-weights
-            words that are rare in the context, with the same scale. It is zero without a context. 0 disables it. It
-            needs no training and can be added to a trained model. If the model uses prompts, set
-            `instruction_end_id`; otherwise the prompt's words are counted as part of the text.
-        lexical_weight (`float`, *optional*, defaults to `0.3`):
-            Weight of the lexical cosine in a similarity. The dense cosine has weight 1.
         instruction_end_id (`int`, *optional*):
             Id of the token that ends an instruction such as `search_query:`. Tokens up to its first occurrence are
             excluded from the pooling, but not from the attention.
@@ -102,8 +94,6 @@ class CDEConfig(PreTrainedConfig):
     separate_context: bool = False
     pooling: Literal["mean", "context_frequency"] = "mean"
     frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE
-    lexical_size: int = 0
-    lexical_weight: float | int = 0.3
     instruction_end_id: int | None = None
     output_residual: bool = False
     has_first_stage: bool = True
@@ -114,6 +104,13 @@ class CDEConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
+        # Fields of earlier checkpoints. The base class would keep them.
+        lexical_size, _ = kwargs.pop("lexical_size", 0), kwargs.pop("lexical_weight", None)
+        if lexical_size > 0:
+            raise ValueError(
+                f"The configuration has `lexical_size={lexical_size}`, but this version no longer has the lexical "
+                "part. Set it to 0 for embeddings without it, or use the version of cde-hf that saved the model."
+            )
         # Neither stage shares its configuration with the other or with the caller.
         self.first_stage_config = copy.deepcopy(self.first_stage_config)
         self.second_stage_config = copy.deepcopy(self.second_stage_config)
@@ -157,18 +154,13 @@ class CDEConfig(PreTrainedConfig):
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether the pooling or the lexical part needs the token frequencies of the context."""
-        return self.pooling == "context_frequency" or self.lexical_size > 0
+        """Whether the pooling needs the token frequencies of the context."""
+        return self.pooling == "context_frequency"
 
     @property
     def hidden_size(self) -> int:
-        """Size of first-stage vectors, of the second stage and of the dense part of the embeddings."""
+        """Size of first-stage vectors, of the second stage and of the embeddings."""
         return self.second_backbone.hidden_size
-
-    @property
-    def embedding_size(self) -> int:
-        """Size of the embeddings: dense part and lexical part."""
-        return self.hidden_size + self.lexical_size
 
     @property
     def vocab_size(self) -> int:
@@ -216,23 +208,13 @@ class CDEConfig(PreTrainedConfig):
         sizes = self.first_backbone.vocab_size, self.second_backbone.vocab_size
         if self.counts_tokens and sizes[0] != sizes[1]:
             raise ValueError(
-                f"`pooling='{self.pooling}'` with `lexical_size={self.lexical_size}` needs one vocabulary for both "
-                f"stages, but they have {sizes[0]} and {sizes[1]} tokens. Use one tokenizer for both backbones, or "
-                "`pooling='mean'` and `lexical_size=0`."
+                f"`pooling='{self.pooling}'` needs one vocabulary for both stages, but they have {sizes[0]} and "
+                f"{sizes[1]} tokens. Use one tokenizer for both backbones, or `pooling='mean'`."
             )
         if self.instruction_end_id is not None and not 0 <= self.instruction_end_id < self.vocab_size:
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
                 f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
-            )
-
-    def validate_lexical_part(self) -> None:
-        if self.lexical_size < 0:
-            raise ValueError(f"`lexical_size` must not be negative, got {self.lexical_size}.")
-        if not 0 < self.lexical_weight < math.inf:
-            raise ValueError(
-                f"`lexical_weight` must be positive and finite, got {self.lexical_weight}. Use `lexical_size=0` to "
-                "disable the lexical part."
             )
 
     def validate_separate_context(self) -> None:

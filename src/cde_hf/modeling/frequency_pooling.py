@@ -4,12 +4,10 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 1. `set_context` samples documents of the corpus and counts, for each token, how many of them contain it.
 2. `forward` takes the weighted mean of a text's tokens. A token in a share `p` of the documents has weight
    `a / (a + p)`.
-3. If `lexical_size` is set, a sketch of the text's words, weighted by the same counts, is appended (`pooling.py`).
 
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ import torch
 from sentence_transformers.base import BaseModel
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
@@ -32,7 +29,7 @@ from .context import (
     sample_documents,
     tokenizer_fingerprint,
 )
-from .pooling import DEFAULT_FREQUENCY_SCALE, add_lexical_part, draw_signs, lexical_sketch, pooling_weights
+from .pooling import DEFAULT_FREQUENCY_SCALE, pooling_weights
 
 
 logger = logging.get_logger(__name__)
@@ -59,14 +56,9 @@ class FrequencyPooling(Pooling):
             Whether to include the tokens of a prompt.
         frequency_scale (`float`, *optional*, defaults to `0.2`):
             The scale `a`: the share of documents at which a token has weight one half.
-        lexical_size (`int`, *optional*, defaults to `0`):
-            Size of a sketch of the text's words that is appended to the mean. It up-weights words that are rare in the
-            corpus and excludes prompts. 0 disables it.
-        lexical_weight (`float`, *optional*, defaults to `0.3`):
-            Weight of the sketches' cosine. The means' cosine has weight 1.
     """
 
-    config_keys = [*Pooling.config_keys, "frequency_scale", "lexical_size", "lexical_weight", "has_context"]
+    config_keys = [*Pooling.config_keys, "frequency_scale", "has_context"]
 
     def __init__(
         self,
@@ -75,8 +67,6 @@ class FrequencyPooling(Pooling):
         include_prompt: bool = True,
         *,
         frequency_scale: float = DEFAULT_FREQUENCY_SCALE,
-        lexical_size: int = 0,
-        lexical_weight: float = 0.3,
     ):
         super().__init__(embedding_dimension, pooling_mode=pooling_mode, include_prompt=include_prompt)
         if self.pooling_mode != "mean":
@@ -86,17 +76,8 @@ class FrequencyPooling(Pooling):
             )
         if not frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. The default is 0.2.")
-        if lexical_size < 0 or not 0 < lexical_weight < math.inf:
-            raise ValueError(
-                "`lexical_size` must not be negative and `lexical_weight` must be positive and finite, got "
-                f"{lexical_size} and {lexical_weight}. Use `lexical_size=0` to disable the lexical part."
-            )
         self.frequency_scale = frequency_scale
-        self.lexical_size = lexical_size
-        self.lexical_weight = lexical_weight
-        self.pooling_output_dimension += lexical_size
         self.context: Context | None = None
-        self.register_buffer("lexical_signs", None, persistent=False)  # (vocab_size, lexical_size)
         self._model: tuple[BaseModel, ...] = ()  # a tuple, so that it does not become a submodule
 
     def on_model_ready(self, model: BaseModel) -> None:
@@ -138,12 +119,7 @@ class FrequencyPooling(Pooling):
             context = self._count_documents(texts, DEFAULT_SIZE if size is None else size, seed)
         if context is not None:
             self._check_context(context)
-        if context is not None and context.token_frequencies is not None:
-            frequencies = context.token_frequencies
-            device = self._model[0].device if self._model else frequencies.device
-            context = context.to(device)
-            if self.lexical_size > 0:
-                self.lexical_signs = draw_signs(len(frequencies), self.lexical_size).to(device)
+            context = context.to(self._model[0].device) if self._model else context
         self.context = context
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrequencyPooling":
@@ -158,25 +134,10 @@ class FrequencyPooling(Pooling):
         return self
 
     def forward(self, features: dict[str, Tensor | Any], **kwargs: Any) -> dict[str, Tensor | Any]:
-        """
-        Adds `sentence_embedding` of shape `(batch_size, dim + lexical_size)` to the features: weighted means of the
-        tokens, followed by sketches of the words.
-        """
+        """Adds `sentence_embedding` of shape `(batch_size, dim)` to the features: weighted means of the tokens."""
         # Read once: another thread may set another context in the meantime.
         context = self.context
         frequencies = context.token_frequencies if context is not None else None
-        features = self._pool_tokens(features, frequencies, **kwargs)
-        if self.lexical_size > 0:
-            means = features["sentence_embedding"]
-            sketches = means.new_zeros(len(means), self.lexical_size)
-            if frequencies is not None:
-                sketches = self._sketch_words(features, frequencies)
-            features["sentence_embedding"] = add_lexical_part(means, sketches, self.lexical_weight)
-        return features
-
-    def _pool_tokens(
-        self, features: dict[str, Tensor | Any], frequencies: Tensor | None, **kwargs: Any
-    ) -> dict[str, Tensor | Any]:
         if frequencies is None:
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
@@ -229,20 +190,6 @@ class FrequencyPooling(Pooling):
         if "prompt_length" not in features:
             return weights
         return weights.masked_fill(_is_prompt(features), 1 / (1 + 1 / self.frequency_scale))
-
-    def _sketch_words(self, features: dict[str, Tensor | Any], frequencies: Tensor) -> Tensor:
-        input_ids = features["input_ids"]
-        weights = self._token_weights(features, frequencies)
-        if "prompt_length" in features:
-            weights = weights.masked_fill(_is_prompt(features), 0.0)
-        if "cu_seq_lens_q" in features:  # all texts in one row, without padding
-            lengths = features["cu_seq_lens_q"].diff().tolist()
-            input_ids, weights = (
-                pad_sequence(each[0].split(lengths), batch_first=True) for each in (input_ids, weights)
-            )
-        else:
-            weights = weights * features["attention_mask"]
-        return lexical_sketch(input_ids, weights, frequencies, self.lexical_signs)
 
     def _count_documents(self, documents: Sequence[str] | Mapping[str, str], size: int, seed: int) -> Context:
         if size < 1:

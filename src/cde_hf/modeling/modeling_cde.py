@@ -3,7 +3,7 @@ Contextual document embeddings: the first stage embeds context documents, the se
 
 1. First stage: backbone, mean over the tokens, two-layer head. It makes one vector per context document.
 2. Second stage: backbone over `[context vectors][soft prompt][text tokens]`, pooling over the text tokens, two-layer
-   head. A lexical part is optional. Context vectors and soft prompt together are called the context block.
+   head. Context vectors and soft prompt together are called the context block.
 
 The context is a set: its vectors have no position. Missing documents are replaced by the null embedding.
 """
@@ -25,7 +25,7 @@ from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
 from .context import Context, count_token_frequencies, fingerprint, weight_versions
 from .context_attention import check_attention
-from .pooling import draw_signs, mean_of_tokens
+from .pooling import mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
 
@@ -39,7 +39,7 @@ class CDEOutput(ModelOutput):
     Output of [`CDEModel`]. A field is `None` if the inputs did not suffice to compute it.
 
     Args:
-        embeddings (`torch.Tensor` of shape `(batch_size, embedding_size)`, *optional*):
+        embeddings (`torch.Tensor` of shape `(batch_size, hidden_size)`, *optional*):
             Embeddings of the texts, not normalised.
         context_embeddings (`torch.Tensor` of shape `(num_documents, hidden_size)`, *optional*):
             First-stage vectors of the context documents.
@@ -138,9 +138,6 @@ class CDEModel(PreTrainedModel):
             if self.config.separate_context:
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.get_parameter("weight"))
-            if self.config.lexical_size > 0:
-                signs = draw_signs(self.config.vocab_size, self.config.lexical_size)
-                initialization.copy_(module.lexical_signs, signs)
 
     @classmethod
     def from_pretrained(
@@ -359,7 +356,7 @@ class CDEModel(PreTrainedModel):
                 Result of [`CDEModel.encode_context`]. Defaults to the empty context.
 
         Returns:
-            `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
+            `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
         """
         return self(input_ids, attention_mask, context=context, return_dict=True).embeddings
 
@@ -403,8 +400,8 @@ class CDEModel(PreTrainedModel):
             # Bare first-stage vectors have no number of documents and never come with frequencies.
             if self.config.counts_tokens and context.token_frequencies is None and context.num_documents > 0:
                 raise ValueError(
-                    "The context has no token frequencies, which this model needs for its pooling or its lexical "
-                    "part. Encode the context again."
+                    "The context has no token frequencies, which this model needs for its pooling. Encode the context "
+                    "again."
                 )
             self._checked = None if self.training else (context, weight_versions(self.second_stage_model))
         return context.to(self.device)

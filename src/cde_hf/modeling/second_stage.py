@@ -21,13 +21,11 @@ from .backbones import (
 from .configuration_cde import CDEConfig
 from .context import Context
 from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
-from .pooling import add_lexical_part, lexical_sketch, mean_of_tokens, pooling_weights
+from .pooling import mean_of_tokens, pooling_weights
 
 
 class SecondStage(nn.Module):
     """Embeds texts given a context."""
-
-    lexical_signs: Tensor
 
     def __init__(self, config: CDEConfig):
         super().__init__()
@@ -48,9 +46,6 @@ class SecondStage(nn.Module):
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
             )
-        if config.lexical_size > 0:
-            signs = torch.empty(config.vocab_size, config.lexical_size, dtype=torch.int8)
-            self.register_buffer("lexical_signs", signs, persistent=False)
         self.output_projection = nn.Sequential(
             nn.Linear(hidden_size, hidden_size), nn.ReLU(), nn.Linear(hidden_size, hidden_size)
         )
@@ -76,11 +71,10 @@ class SecondStage(nn.Module):
                 a leading batch dimension gives each text its own context.
             context (`Context`, *optional*):
                 The context, instead of `dataset_embeddings`. Defaults to the empty context. The null embedding
-                replaces missing documents. Without token frequencies, the pooling is the plain mean and the lexical
-                part is zero.
+                replaces missing documents. Without token frequencies, the pooling is the plain mean.
 
         Returns:
-            `torch.Tensor` of shape `(batch_size, embedding_size)`: The embeddings, not normalised.
+            `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
@@ -90,7 +84,6 @@ class SecondStage(nn.Module):
             context = Context(dataset_embeddings)
         elif dataset_embeddings is not None:
             raise ValueError("Pass `context` or `dataset_embeddings`, not both.")
-        token_frequencies = context.token_frequencies
         if self.config.context_attention == "prefix":
             hidden_states = self._attend_to_block(input_ids, attention_mask, context)
         elif context.keys_values is not None:
@@ -101,21 +94,17 @@ class SecondStage(nn.Module):
         else:
             hidden_states = self._attend_jointly(input_ids, attention_mask, context.embeddings)
         # Trained with the plain mean, a model is better with frequencies at inference than if trained with them.
-        pools_by_frequency = self.config.pooling == "context_frequency" and not self.training
+        pools_by_frequency = self.config.counts_tokens and not self.training
         weights = pooling_weights(
             input_ids,
             attention_mask,
             instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies if pools_by_frequency else None,
+            token_frequencies=context.token_frequencies if pools_by_frequency else None,
             frequency_scale=self.config.frequency_scale,
         )
         pooled = mean_of_tokens(hidden_states, weights)
         output = self.output_projection(pooled)
-        output = output + pooled if self.config.output_residual else output
-        if self.config.lexical_size == 0:
-            return output
-        sketch = self._sketch_words(input_ids, attention_mask, token_frequencies)
-        return add_lexical_part(output, sketch, self.config.lexical_weight)
+        return output + pooled if self.config.output_residual else output
 
     def encode_block(self, dataset_embeddings: Tensor | None = None) -> tuple[tuple[Tensor, Tensor], ...]:
         """
@@ -178,19 +167,6 @@ class SecondStage(nn.Module):
             separate_context=self.config.separate_context,
         )
         return output.last_hidden_state
-
-    def _sketch_words(self, input_ids: Tensor, attention_mask: Tensor, token_frequencies: Tensor | None) -> Tensor:
-        """Sketches of the texts' words, of shape `(batch_size, lexical_size)`. Zero without a context."""
-        if token_frequencies is None:
-            return self.lexical_signs.new_zeros(len(input_ids), self.config.lexical_size, dtype=torch.float32)
-        weights = pooling_weights(
-            input_ids,
-            attention_mask,
-            instruction_end_id=self.config.instruction_end_id,
-            token_frequencies=token_frequencies,
-            frequency_scale=self.config.frequency_scale,
-        )
-        return lexical_sketch(input_ids, weights, token_frequencies, self.lexical_signs)
 
     def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
         """Values of the context that texts attend to, of shape `(1, num_heads, num_block_tokens, head_dim)`."""

@@ -161,11 +161,6 @@ class CDETransformer(InputModule):
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
-        if prompt and self.model.config.lexical_size > 0 and self.model.config.instruction_end_id is None:
-            logger.warning_once(
-                f"The lexical part counts the words of the prompt {prompt!r} as words of the text. Set "
-                "`instruction_end_id` in the model's configuration to the id of the prompts' last token."
-            )
         texts = [(prompt or "") + text.strip() for text in inputs]
         features = self.tokenizer(
             texts,
@@ -180,7 +175,7 @@ class CDETransformer(InputModule):
     def forward(
         self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Adds `sentence_embedding` of shape `(batch_size, embedding_size)` to the features."""
+        """Adds `sentence_embedding` of shape `(batch_size, hidden_size)` to the features."""
         input_ids, attention_mask = features["input_ids"], features["attention_mask"]
         context = self.context
         if dataset_embeddings is not None:
@@ -205,7 +200,7 @@ class CDETransformer(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """Size of the embeddings."""
-        return self.model.config.embedding_size
+        return self.model.config.hidden_size
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
         """Saves model, tokenizer, settings and the context, if there is one. Called by `SentenceTransformer`."""
@@ -249,8 +244,8 @@ class CDETransformer(InputModule):
         """Context of bare first-stage vectors. Its context block is cached for the next batch."""
         if self.model.config.counts_tokens:
             logger.warning_once(
-                "`dataset_embeddings` have no token frequencies, so the pooling is the plain mean and the lexical "
-                "part is zero. Set the documents as context instead: `cde_hf.set_context(model, documents)`."
+                "`dataset_embeddings` have no token frequencies, so the pooling is the plain mean. Set the documents "
+                "as context instead: `cde_hf.set_context(model, documents)`."
             )
         vectors = torch.as_tensor(dataset_embeddings)
         key = (tensor_hash(vectors), weight_versions(self.model), self.model.device)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch.nn import Module
 
 from ..data import Corpus, load_documents
@@ -43,7 +43,6 @@ def contextualize(
     *,
     size: int = DEFAULT_SIZE,
     frequency_scale: float | None = None,
-    lexical_size: int | None = None,
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
@@ -65,9 +64,6 @@ def contextualize(
         frequency_scale (`float`, *optional*):
             The scale `a`: the share of the documents at which a token has the weight 0.5. Defaults to the scale that
             the model already has, or 0.2.
-        lexical_size (`int`, *optional*):
-            Size of a sketch of the text's words that up-weights rare words. It is appended to the vectors. Defaults to
-            the size that the model already has, or 0 for none.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
 
@@ -76,18 +72,12 @@ def contextualize(
     """
     model = load_if_path(model)
     name, pooling = _find_pooling(model)
-    settings: dict[str, Any] = {"frequency_scale": DEFAULT_FREQUENCY_SCALE, "lexical_size": 0}
-    if isinstance(pooling, ContextualModule):
-        settings = {each: pooling.settings[each] for each in (*settings, "lexical_weight")}
-    given = {"frequency_scale": frequency_scale, "lexical_size": lexical_size}
-    settings |= {each: value for each, value in given.items() if value is not None}
-    if settings["lexical_size"] > 0:
-        names = [each for each, _ in model.named_children()]
-        _check_nothing_reads_vectors(list(model.children())[names.index(name) + 1 :])
+    if frequency_scale is None:
+        frequency_scale = DEFAULT_FREQUENCY_SCALE
+        if isinstance(pooling, ContextualModule):
+            frequency_scale = pooling.settings["frequency_scale"]
     frequency_pooling = FrequencyPooling(
-        pooling.embedding_dimension,
-        include_prompt=pooling.include_prompt,
-        **settings,
+        pooling.embedding_dimension, include_prompt=pooling.include_prompt, frequency_scale=frequency_scale
     )
     contextualized = with_module(model, name, frequency_pooling, ContextualizedSentenceTransformer)
     frequency_pooling.set_context(read_context(corpus), size=size, seed=seed)
@@ -146,16 +136,6 @@ def _find_pooling(model: SentenceTransformer) -> tuple[str, Pooling]:
             "with mean pooling."
         )
     return name, pooling
-
-
-def _check_nothing_reads_vectors(modules: Sequence[Module]) -> None:
-    """Refuses modules after the pooling that expect vectors of a fixed width."""
-    others = [type(module).__name__ for module in modules if not isinstance(module, Normalize)]
-    if others:
-        raise ValueError(
-            f"A lexical part makes the pooled vectors wider, but after its pooling this model has "
-            f"{', '.join(others)}. Use `lexical_size=0`."
-        )
 
 
 def _name_shipped_code(modules: str) -> str:

@@ -103,8 +103,7 @@ def with_context(
     if found is None:
         if context is None:
             return model
-        names, settings = ("frequency_scale", "lexical_size"), settings or {}
-        return contextualize(model, context, **{name: settings[name] for name in names if name in settings})
+        return contextualize(model, context, frequency_scale=(settings or {}).get("frequency_scale"))
     name, module = found
     module_twin: Any = copy.copy(module)  # shallow: the weights are shared, the context is not
     twin = with_module(model, name, module_twin, type(model))

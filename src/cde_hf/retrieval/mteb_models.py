@@ -80,7 +80,7 @@ def make_model_meta(
         n_parameters=num_parameters,
         memory_usage_mb=None,
         max_tokens=max_length,
-        embed_dim=config.embedding_size,
+        embed_dim=config.hidden_size,
         license=None,
         open_weights=True,
         public_training_code=None,

@@ -143,7 +143,7 @@ class GradientCache:
             embeddings.requires_grad_()
         else:  # as with adapters in the second stage alone
             passes = []
-        context = Context(embeddings, self.encoder.count_tokens(step.context_documents))
+        context = Context(embeddings)
         if not self.encoder.has_prefix:
             return context, passes, None
         with step.block_dropout():

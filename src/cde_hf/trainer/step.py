@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..modeling import CDEConfig, CDEModel, Context, count_token_frequencies
+from ..modeling import CDEConfig, CDEModel, Context
 from ..modeling.pooling import mean_of_tokens
 
 
@@ -212,18 +212,12 @@ class Encoder:
             context_input_ids=documents.input_ids, context_attention_mask=documents.attention_mask
         ).context_embeddings
 
-    def count_tokens(self, documents: Texts) -> Tensor | None:
-        """Token frequencies of context documents, if a lexical part needs them: pooling does not in training."""
-        if self.config is None or self.config.lexical_size == 0:
-            return None
-        return count_token_frequencies(documents.input_ids, documents.attention_mask, self.config.vocab_size)
-
     def add_block(self, context: Context) -> Context:
         """The context with the context block of prefix attention."""
         return self.model(context=replace(context, keys_values=None)).context
 
     def embed_texts(self, texts: Texts, context: Context) -> Tensor:
-        """Embeddings of shape `(num_texts, embedding_size)`, not normalised."""
+        """Embeddings of shape `(num_texts, hidden_size)`, not normalised."""
         inputs = {"input_ids": texts.input_ids, "attention_mask": texts.attention_mask}
         if not self.has_context:
             return mean_of_tokens(self.model(**inputs).last_hidden_state, texts.attention_mask)
@@ -246,12 +240,12 @@ def embed_plainly(encoder: Encoder, step: Step) -> Tensor:
             Texts and context documents.
 
     Returns:
-        `torch.Tensor` of shape `(num_texts, embedding_size)`: The embeddings.
+        `torch.Tensor` of shape `(num_texts, hidden_size)`: The embeddings.
     """
     context = Context()
     if encoder.has_context:
-        embeddings = gather_rows(encoder.embed_context(step.own_context_documents), step.part_sizes)
-        context = Context(embeddings, encoder.count_tokens(step.context_documents))
+        # Without token frequencies: in training the pooling is the plain mean.
+        context = Context(gather_rows(encoder.embed_context(step.own_context_documents), step.part_sizes))
         if encoder.has_prefix:
             with step.block_dropout():
                 context = encoder.add_block(context)
