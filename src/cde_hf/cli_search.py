@@ -66,7 +66,7 @@ def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
     from . import contextualize
 
     model = load_model(args.model, args)
-    return contextualize(model, None) if args.frequency_pooling else model
+    return contextualize(model, None) if args.contextualize else model
 
 
 def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path) -> "EncodedCorpus":
@@ -139,9 +139,9 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     command.add_argument("corpus", metavar="CORPUS", type=Path, help=corpus_help)
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument(
-        "--frequency-pooling",
+        "--contextualize",
         action="store_true",
-        help="contextualize a mean-pooling model with this corpus, as `cde-hf contextualize` does",
+        help="adapt a plain model to this corpus first, as `cde-hf contextualize` does",
     )
     command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
     command.add_argument(
@@ -159,7 +159,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and saves "
         "the context. A contextual model without a context gets a sample of the corpus. After an interruption, the "
         "same command resumes. On several processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
-        epilog="example: cde-hf encode minilm corpus.jsonl vectors --frequency-pooling",
+        epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_encoding_arguments(command, corpus_help=_CORPUS_HELP)
@@ -173,7 +173,7 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         help="build a searchable index of a corpus",
         description="Encodes a corpus and writes an index: vectors, documents and the context of the vectors. After "
         "an interruption, the same command resumes. Also takes the folder of `cde-hf encode`.",
-        epilog="example: cde-hf index minilm corpus.jsonl my-index --frequency-pooling",
+        epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP} or of `cde-hf encode`")

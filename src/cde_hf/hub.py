@@ -4,7 +4,6 @@ import copy
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.dynamic_module_utils import get_relative_import_files
 
 from .data import NO_PROMPTS, Prompts
-from .modeling import CDEConfig, CDEModel, Context, ContextualModule
+from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
 
@@ -66,7 +63,7 @@ def save_checkpoint(
     )
     with _updating(Path(folder)) as new_folder:
         module.save(str(new_folder))
-        _add_code(module, new_folder)
+        sentence_transformers_cde.write_modules_file(new_folder)
         settings = {
             "model_type": "SentenceTransformer",
             "prompts": prompts.for_sentence_transformers(),
@@ -127,11 +124,11 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
             Whether to include the first stage of a CDE checkpoint, which encodes other contexts later. Without it,
             the checkpoint is about half as large.
     """
-    contexts = [module.context for module in model.children() if isinstance(module, ContextualModule)]
-    if not any(context is not None for context in contexts):
+    from .contextual_models import find_cde_model, get_context, name_shipped_code
+
+    if get_context(model) is None:
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
-    network = getattr(model[0], "model", None)
-    if not isinstance(network, PreTrainedModel) or network.config.model_type != CDEConfig.model_type:
+    if find_cde_model(model) is None:
         # A contextualized model or a model in ONNX, which save their context and code themselves.
         with _updating(Path(folder)) as new_folder:
             model.save(str(new_folder))
@@ -145,15 +142,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
             model.save(str(new_folder))
         finally:
             module.model = whole_model
-        _add_code(module, new_folder)
-
-
-def _add_code(module: nn.Module, folder: Path) -> None:
-    """Copies the code of a `CDETransformer` next to the weights. The class may come from a checkpoint."""
-    code: Any = sys.modules[type(module).__module__]
-    for path in (code.__file__, *get_relative_import_files(code.__file__)):
-        shutil.copy(path, folder / Path(path).name)
-    code.write_modules_file(folder)
+        name_shipped_code(new_folder)
 
 
 def _without_first_stage(model: CDEModel) -> CDEModel:

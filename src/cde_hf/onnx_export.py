@@ -56,8 +56,8 @@ def export_onnx(
             Whether to quantise to int8.
     """
     # Here, because sentence-transformers takes seconds to import.
+    from .contextual_models import find_cde_model, get_context
     from .modeling import sentence_transformers_onnx as onnx_module
-    from .retrieval import find_cde_model, get_context
 
     _require_packages()
     cde_model = find_cde_model(model)

@@ -5,7 +5,8 @@ import torch
 from safetensors.torch import save_file
 
 from cde_hf import Context
-from cde_hf.modeling.context import as_context, count_token_frequencies
+from cde_hf.modeling.context import as_context
+from cde_hf.modeling.pooling import count_token_frequencies
 
 
 @pytest.fixture

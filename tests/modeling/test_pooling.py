@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from cde_hf import CDEConfig, CDEModel
-from cde_hf.modeling.context import count_token_frequencies
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
-from cde_hf.modeling.pooling import pooling_weights
+from cde_hf.modeling.pooling import count_token_frequencies, pooling_weights
 
 
 IDS = torch.tensor([[1, 5, 9, 7, 9, 2], [1, 6, 8, 2, 0, 0], [9, 6, 8, 2, 0, 0]])

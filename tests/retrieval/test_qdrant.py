@@ -55,7 +55,7 @@ def test_unfinished_foreign_and_occupied_collections_are_refused(index, minilm):
     client = qdrant_client.QdrantClient(":memory:")
     with pytest.raises(ValueError, match="found no such collection"):
         QdrantIndex.open(client, "animals", minilm)
-    config = qdrant_client.models.VectorParams(size=384, distance=qdrant_client.models.Distance.COSINE)
+    config = qdrant_client.models.VectorParams(size=640, distance=qdrant_client.models.Distance.COSINE)
     client.create_collection("animals", vectors_config=config)
     with pytest.raises(ValueError, match="found an incomplete upload"):
         QdrantIndex.open(client, "animals", minilm)

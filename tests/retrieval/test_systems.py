@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from cde_hf import contextualize
 from cde_hf.retrieval import (
     BM25,
     ContextualEmbedder,
@@ -11,7 +12,6 @@ from cde_hf.retrieval import (
     Embedder,
     Ranker,
     SentenceTransformerEmbedder,
-    contextualize,
 )
 from cde_hf.retrieval.whitening import WhitenedEmbedder
 

@@ -3,8 +3,9 @@
 from transformers import AutoConfig, AutoModel
 
 from .configuration_cde import CDEConfig
-from .context import Context, ContextualModule, count_token_frequencies, sample_documents
+from .context import Context, ContextualModule, sample_documents
 from .modeling_cde import CDEModel, CDEOutput
+from .pooling import count_token_frequencies
 
 
 CDEConfig.register_for_auto_class()

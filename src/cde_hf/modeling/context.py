@@ -10,9 +10,11 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -22,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 
@@ -33,6 +36,57 @@ CONTEXT_FILE = "context.safetensors"
 
 # Parts of a context that are saved. The context block is not: it is large and quickly recomputed from the vectors.
 _SAVED_TENSORS = ("embeddings", "token_frequencies")
+_TERMS = "terms."  # begins the names of the corpus part's tensors in a file
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CorpusTerms:
+    """
+    What the corpus part of embeddings knows about a corpus: a weight and a vector of each term.
+
+    Args:
+        ids (`torch.Tensor` of shape `(num_terms,)`):
+            Token ids of the terms, in ascending order.
+        idf (`torch.Tensor` of shape `(num_terms,)`):
+            Their inverse document frequencies.
+        vectors (`torch.Tensor` of shape `(num_terms, num_directions)`):
+            Their vectors, the most important direction first.
+        mean_length (`float`):
+            Mean number of tokens of the documents.
+        weight (`float`, *optional*, defaults to `0.0`):
+            Weight of the corpus part's cosine. The cosine of the dense part has weight 1.
+        encoder (`str`, *optional*):
+            Hash of the encoder by whose cosines the weight was calibrated.
+    """
+
+    ids: Tensor
+    idf: Tensor
+    vectors: Tensor
+    mean_length: float
+    weight: float = 0.0
+    encoder: str | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.ids) == len(self.idf) == len(self.vectors):
+            raise ValueError(
+                f"The corpus part has {len(self.ids)} terms, {len(self.idf)} weights and {len(self.vectors)} vectors. "
+                "There must be as many of each. Fit it again: `set_context(model, corpus)`."
+            )
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return {name: getattr(self, name) for name in ("ids", "idf", "vectors")}
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What is not a tensor, for JSON."""
+        return {name: getattr(self, name) for name in ("mean_length", "weight", "encoder")}
+
+    def to(self, device: torch.device | str | None) -> "CorpusTerms":
+        """The same terms on another device."""
+        ids, idf, vectors = (tensor.to(device) for tensor in self.tensors.values())
+        return self if ids is self.ids else replace(self, ids=ids, idf=idf, vectors=vectors)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,6 +107,8 @@ class Context:
         fingerprint (`str`, *optional*):
             Hash of what reads the context: the second stage of a CDE model, or the tokenizer of another model. `None`
             is not checked, as in a training step.
+        terms (`CorpusTerms`, *optional*):
+            The corpus part: term vectors fitted to the corpus, and their weight.
 
     Example:
 
@@ -70,6 +126,7 @@ class Context:
     keys_values: tuple[tuple[Tensor, Tensor], ...] | None = None
     num_documents: int = 0
     fingerprint: str | None = None
+    terms: CorpusTerms | None = None
 
     # Names the class in files, and among the copies of this code that checkpoints bring.
     format = "cde_context"
@@ -82,18 +139,25 @@ class Context:
             parts.append(f"frequencies of {len(self.token_frequencies)} tokens")
         if self.keys_values is not None:
             parts.append(f"block of {len(self.keys_values)} layers")
+        if self.terms is not None:
+            parts.append("corpus part of {} terms in {} directions".format(*self.terms.vectors.shape))
         return f"Context({', '.join(parts) or 'empty'})"
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """A short hash of the contents, the same in every process."""
-        return tensor_hash(self.embeddings, self.token_frequencies)
+        terms: list[Tensor] = []
+        if self.terms is not None:
+            terms = [*self.terms.tensors.values(), torch.tensor([self.terms.mean_length, self.terms.weight])]
+        return tensor_hash(self.embeddings, self.token_frequencies, *terms)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Context":
         """The context on another device. Only its block is cast, so the hash of the context stays the same."""
         changes: dict[str, Any] = {
             name: getattr(self, name).to(device) for name in _SAVED_TENSORS if getattr(self, name) is not None
         }
+        if self.terms is not None:
+            changes["terms"] = self.terms.to(device)
         is_same = all(value is getattr(self, name) for name, value in changes.items())
         if self.keys_values is not None:
             block = tuple((key.to(device, dtype), value.to(device, dtype)) for key, value in self.keys_values)
@@ -109,8 +173,12 @@ class Context:
         """
         path = Path(path)
         tensors = {name: getattr(self, name) for name in _SAVED_TENSORS if getattr(self, name) is not None}
+        metadata: dict[str, Any] = {"num_documents": self.num_documents, "fingerprint": self.fingerprint}
+        if self.terms is not None:
+            tensors |= {_TERMS + name: tensor for name, tensor in self.terms.tensors.items()}
+            tensors[f"{_TERMS}vectors"] = self.terms.vectors.half()  # exact: they were rounded when fitted
+            metadata["terms"] = self.terms.numbers
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        metadata = {"num_documents": self.num_documents, "fingerprint": self.fingerprint}
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             save_file(tensors, Path(folder) / path.name, metadata={self.format: json.dumps(metadata)})
             os.replace(Path(folder) / path.name, path)
@@ -129,7 +197,16 @@ class Context:
             raise ValueError(f"`{path}` is not a complete safetensors file ({error}). Save it again.") from error
         if cls.format not in metadata:
             raise ValueError(f"`{path}` contains no context. Pass a file written by `Context.save`.")
-        parts = {**tensors, **json.loads(metadata[cls.format])}
+        parts = json.loads(metadata[cls.format])
+        if "terms" in parts:
+            names = [name for name in tensors if name.startswith(_TERMS)]
+            terms = {name.removeprefix(_TERMS): tensors.pop(name).to(torch.float32) for name in names}
+            try:
+                terms["ids"] = terms["ids"].long()  # exact, as a vocabulary is smaller than 2**24
+                parts["terms"] = CorpusTerms(**terms, **parts["terms"])
+            except (KeyError, TypeError) as error:
+                raise ValueError(f"The corpus part in `{path}` is incomplete ({error}). Save it again.") from error
+        parts |= tensors
         unknown = sorted(set(parts) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(
@@ -177,45 +254,9 @@ def as_context(value: object) -> Context | None:
     if getattr(type(value), "format", None) != Context.format:
         return None
     parts = {field.name: getattr(value, field.name) for field in fields(Context) if hasattr(value, field.name)}
+    if parts.get("terms") is not None:
+        parts["terms"] = CorpusTerms(**parts["terms"].tensors, **parts["terms"].numbers)
     return Context(**parts)
-
-
-def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
-    """
-    Share of the documents that contain each token.
-
-    Args:
-        input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
-            Token ids of the context documents.
-        attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`):
-            Zero at padding, which is ignored.
-        vocab_size (`int`):
-            Size of the vocabulary.
-
-    Returns:
-        `torch.Tensor` of shape `(vocab_size,)`: The frequencies, between 0 and 1.
-
-    Example:
-
-    ```python
-    >>> import torch
-    >>> count_token_frequencies(torch.tensor([[1, 2, 2], [1, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]]), 4)
-    tensor([0.0000, 1.0000, 0.5000, 0.0000])
-
-    ```
-    """
-    # On an accelerator reading a value would stall it, and the index below is checked there too.
-    if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and input_ids.max() >= vocab_size:
-        raise ValueError(
-            f"The context has the token id {input_ids.max().item()}, but the vocabulary has {vocab_size} tokens. "
-            "Tokenize it with the model's own tokenizer."
-        )
-    # Padding gets an id of its own. Sorting puts equal tokens side by side, and the first of them counts.
-    tokens = torch.where(attention_mask.bool(), input_ids, vocab_size).sort(dim=1).values
-    is_first = nn.functional.pad(tokens[:, 1:] != tokens[:, :-1], (1, 0), value=True)
-    counts = torch.zeros(vocab_size + 1, device=input_ids.device)
-    counts.index_add_(0, tokens.flatten(), is_first.flatten().float())
-    return counts[:vocab_size] / len(input_ids)
 
 
 def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> list[T]:
@@ -257,6 +298,12 @@ def documents_with_text(documents: Sequence[str] | Mapping[str, str]) -> list[st
     if len(texts) < len(documents):
         logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are skipped.")
     return texts
+
+
+def ship_code(file: str, folder: Path) -> None:
+    """Copies a file of code, and the files that it imports, to the folder of a model."""
+    for path in (file, *get_relative_import_files(file)):
+        shutil.copyfile(path, folder / Path(path).name)
 
 
 def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
@@ -350,12 +397,13 @@ __all__ = [
     "CONTEXT_FILE",
     "Context",
     "ContextualModule",
+    "CorpusTerms",
     "as_context",
-    "count_token_frequencies",
     "documents_with_text",
     "fill_documents",
     "fingerprint",
     "sample_documents",
+    "ship_code",
     "tensor_hash",
     "tokenizer_fingerprint",
     "weight_versions",

@@ -8,33 +8,33 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from sentence_transformers.base import BaseModel
+from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
-from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
 from .context import (
     CONTEXT_FILE,
     Context,
     as_context,
-    count_token_frequencies,
     documents_with_text,
     sample_documents,
+    ship_code,
     tokenizer_fingerprint,
 )
-from .pooling import DEFAULT_FREQUENCY_SCALE, pooling_weights
+from .pooling import DEFAULT_FREQUENCY_SCALE, count_token_frequencies, pooling_weights
 
 
 logger = logging.get_logger(__name__)
 
-DEFAULT_SIZE = 64
+MAX_DOCUMENTS = 50_000
 
 _DOCUMENTS_AT_ONCE = 256
 
@@ -108,7 +108,7 @@ class FrequencyPooling(Pooling):
             documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
                 Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context.
                 `Context()` and `None` restore the plain mean; an index of a model with `None` samples a context.
-            size (`int`, *optional*, defaults to `64`):
+            size (`int`, *optional*, defaults to `50000`):
                 Number of documents to sample. If there are fewer, all are used.
             seed (`int`, *optional*, defaults to `0`):
                 Seed of the sample.
@@ -116,7 +116,7 @@ class FrequencyPooling(Pooling):
         context = as_context(documents)
         if documents is not None and context is None:
             texts = cast(Sequence[str] | Mapping[str, str], documents)
-            context = self._count_documents(texts, DEFAULT_SIZE if size is None else size, seed)
+            context = self._count_documents(texts, MAX_DOCUMENTS if size is None else size, seed)
         if context is not None:
             self._check_context(context)
             context = context.to(self._model[0].device) if self._model else context
@@ -136,8 +136,9 @@ class FrequencyPooling(Pooling):
     def forward(self, features: dict[str, Tensor | Any], **kwargs: Any) -> dict[str, Tensor | Any]:
         """Adds `sentence_embedding` of shape `(batch_size, dim)` to the features: weighted means of the tokens."""
         # Read once: another thread may set another context in the meantime.
-        context = self.context
-        frequencies = context.token_frequencies if context is not None else None
+        context = self.context or Context()
+        features["context"] = context  # for a corpus part
+        frequencies = context.token_frequencies
         if frequencies is None:
             return super().forward(features, **kwargs)
         token_embeddings = features["token_embeddings"]  # (batch_size, sequence_length, dim)
@@ -155,28 +156,17 @@ class FrequencyPooling(Pooling):
         if self.context is None:
             (Path(output_path) / CONTEXT_FILE).unlink(missing_ok=True)
         else:
-            self.context.save(Path(output_path) / CONTEXT_FILE)
-        for path in (__file__, *get_relative_import_files(__file__)):
-            shutil.copyfile(path, Path(output_path).parent / Path(path).name)
+            replace(self.context, terms=None).save(Path(output_path) / CONTEXT_FILE)  # a corpus part saves its own
+        ship_code(__file__, Path(output_path).parent)
 
     @classmethod
     def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
         cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
     ) -> "FrequencyPooling":
         """Loads what [`FrequencyPooling.save`] saved. Called by `SentenceTransformer`."""
-        names = ("token", "cache_folder", "revision", "local_files_only")
-        hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
-        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
-        has_context = config.pop("has_context")
+        config, context = load_module_context(cls, model_name_or_path, subfolder, **kwargs)
         module = cls(**config)
-        if has_context:
-            path = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
-            if path is None:
-                raise FileNotFoundError(
-                    f"`{model_name_or_path}` was saved with a context, but has no file `{subfolder}/{CONTEXT_FILE}`. "
-                    "Save the model again."
-                )
-            module.set_context(Context.load(path))
+        module.set_context(context)
         return module
 
     def _token_weights(self, features: dict[str, Tensor | Any], frequencies: Tensor) -> Tensor:
@@ -201,8 +191,6 @@ class FrequencyPooling(Pooling):
             )
         model = self._model[0]
         sample = sample_documents(documents_with_text(documents), size, seed=seed)
-        if len(sample) < size:
-            logger.info(f"The corpus has only {len(sample)} documents, fewer than the {size} requested.")
         vocab_size = len(model.tokenizer.get_vocab())
         counts = torch.zeros(vocab_size)
         is_short = len(sample) <= _DOCUMENTS_AT_ONCE
@@ -239,6 +227,36 @@ class FrequencyPooling(Pooling):
             )
 
 
+def load_module_context(
+    module_class: type[Module], folder: str, subfolder: str, **kwargs: Any
+) -> tuple[dict[str, Any], Context | None]:
+    """
+    Loads what a module saved in a folder of its own, for its `load`.
+
+    Args:
+        module_class (`type[Module]`):
+            Class of the module, with `has_context` among its `config_keys`.
+        folder (`str`):
+            Folder or Hub name of the model.
+        subfolder (`str`):
+            Folder of the module in it.
+
+    Returns:
+        `tuple[dict[str, Any], Context | None]`: Arguments of its constructor, and its context.
+    """
+    names = ("token", "cache_folder", "revision", "local_files_only")
+    hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
+    config = module_class.load_config(folder, subfolder=subfolder, **hub_kwargs)
+    if not config.pop("has_context"):
+        return config, None
+    path = module_class.load_file_path(folder, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
+    if path is None:
+        raise FileNotFoundError(
+            f"`{folder}` was saved with a context, but has no file `{subfolder}/{CONTEXT_FILE}`. Save the model again."
+        )
+    return config, Context.load(path)
+
+
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     """Whether each token belongs to the prompt, with the shape of `input_ids`."""
     length = features["prompt_length"]
@@ -252,4 +270,4 @@ def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     return index - starts < length
 
 
-__all__ = ["DEFAULT_SIZE", "FrequencyPooling"]
+__all__ = ["MAX_DOCUMENTS", "FrequencyPooling", "load_module_context"]

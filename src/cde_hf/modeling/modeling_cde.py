@@ -23,9 +23,9 @@ from transformers.utils.hub import cached_file
 
 from .backbones import build_backbone, move_padding_to_the_right
 from .configuration_cde import CDEConfig
-from .context import Context, count_token_frequencies, fingerprint, weight_versions
+from .context import Context, fingerprint, weight_versions
 from .context_attention import check_attention
-from .pooling import mean_of_tokens
+from .pooling import count_token_frequencies, mean_of_tokens
 from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
 

@@ -1,10 +1,48 @@
-"""How text tokens become one vector: the weight of each token, and their weighted mean."""
+"""How text tokens become one vector: their counts in a corpus, the weight of each token, and the weighted mean."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 DEFAULT_FREQUENCY_SCALE = 0.2
+
+
+def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
+    """
+    Share of the documents that contain each token.
+
+    Args:
+        input_ids (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Token ids of the context documents.
+        attention_mask (`torch.Tensor` of shape `(num_documents, sequence_length)`):
+            Zero at padding, which is ignored.
+        vocab_size (`int`):
+            Size of the vocabulary.
+
+    Returns:
+        `torch.Tensor` of shape `(vocab_size,)`: The frequencies, between 0 and 1.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> count_token_frequencies(torch.tensor([[1, 2, 2], [1, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]]), 4)
+    tensor([0.0000, 1.0000, 0.5000, 0.0000])
+
+    ```
+    """
+    # On an accelerator reading a value would stall it, and the index below is checked there too.
+    if input_ids.device.type == "cpu" and not torch.compiler.is_compiling() and input_ids.max() >= vocab_size:
+        raise ValueError(
+            f"The context has the token id {input_ids.max().item()}, but the vocabulary has {vocab_size} tokens. "
+            "Tokenize it with the model's own tokenizer."
+        )
+    # Padding gets an id of its own. Sorting puts equal tokens side by side, and the first of them counts.
+    tokens = torch.where(attention_mask.bool(), input_ids, vocab_size).sort(dim=1).values
+    is_first = nn.functional.pad(tokens[:, 1:] != tokens[:, :-1], (1, 0), value=True)
+    counts = torch.zeros(vocab_size + 1, device=input_ids.device)
+    counts.index_add_(0, tokens.flatten(), is_first.flatten().float())
+    return counts[:vocab_size] / len(input_ids)
 
 
 def pooling_weights(
@@ -69,4 +107,9 @@ def _is_after_instruction(input_ids: Tensor, instruction_end_id: int) -> Tensor:
     return (num_ends_before > 0) | ~has_end
 
 
-__all__ = ["DEFAULT_FREQUENCY_SCALE", "mean_of_tokens", "pooling_weights"]
+__all__ = [
+    "DEFAULT_FREQUENCY_SCALE",
+    "count_token_frequencies",
+    "mean_of_tokens",
+    "pooling_weights",
+]

@@ -22,6 +22,7 @@ from .context import (
     fill_documents,
     fingerprint,
     sample_documents,
+    ship_code,
     tensor_hash,
     weight_versions,
 )
@@ -88,6 +89,7 @@ class CDETransformer(InputModule):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.document_prompt = document_prompt
+        self.read_terms: Callable[..., dict[str, Any]] | None = None  # set by a corpus part, which reads whole texts
         self.context: Context | None = None
         self._last_context: tuple[Any, Context] | None = None
         if context is not None:
@@ -162,7 +164,7 @@ class CDETransformer(InputModule):
     ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
         texts = [(prompt or "") + text.strip() for text in inputs]
-        features = self.tokenizer(
+        features: Any = self.tokenizer(
             texts,
             padding=True,
             padding_side="right",  # whatever the tokenizer was saved with
@@ -170,7 +172,10 @@ class CDETransformer(InputModule):
             max_length=self.max_seq_length,
             return_tensors="pt",
         )
-        return {name: features[name] for name in ("input_ids", "attention_mask")}
+        features = {name: features[name] for name in ("input_ids", "attention_mask")}
+        if self.read_terms is not None:
+            features |= self.read_terms(self.tokenizer, inputs, prompt=prompt, task=kwargs.get("task"))
+        return features
 
     def forward(
         self, features: dict[str, Any], dataset_embeddings: Tensor | None = None, **kwargs: Any
@@ -188,6 +193,7 @@ class CDETransformer(InputModule):
         if context is not None:
             output = self.model(input_ids, attention_mask, context=context, return_dict=True)
             features["sentence_embedding"] = output.embeddings
+            features["context"] = context  # for a corpus part
         else:
             logger.warning_once(
                 "No context is set, so `encode` returns first-stage vectors, for use as `dataset_embeddings`. For "
@@ -196,6 +202,7 @@ class CDETransformer(InputModule):
             )
             output = self.model(context_input_ids=input_ids, context_attention_mask=attention_mask, return_dict=True)
             features["sentence_embedding"] = output.context_embeddings
+            features["is_first_stage"] = True
         return features
 
     def get_embedding_dimension(self) -> int:
@@ -209,9 +216,10 @@ class CDETransformer(InputModule):
         self.model.save_pretrained(output_path)
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
+        ship_code(__file__, Path(output_path))
         context_file = Path(output_path) / CONTEXT_FILE
         if self.context is not None:
-            self.context.save(context_file)
+            replace(self.context, terms=None).save(context_file)  # a corpus part saves its own
         else:
             context_file.unlink(missing_ok=True)
 

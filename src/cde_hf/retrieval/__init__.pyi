@@ -3,8 +3,6 @@ from .bm25 import BM25 as BM25
 from .context_effects import ContextEffect as ContextEffect
 from .context_effects import ContextReport as ContextReport
 from .context_effects import context_report as context_report
-from .contextualized_models import ContextualizedSentenceTransformer as ContextualizedSentenceTransformer
-from .contextualized_models import contextualize as contextualize
 from .corpus_encoding import EncodedCorpus as EncodedCorpus
 from .corpus_encoding import encode_corpus as encode_corpus
 from .drift import Drift as Drift
@@ -13,10 +11,6 @@ from .evaluation import evaluate as evaluate
 from .evaluation_result import Evaluation as Evaluation
 from .evaluation_result import Row as Row
 from .index import ContextualIndex as ContextualIndex
-from .model_contexts import find_cde_model as find_cde_model
-from .model_contexts import find_contextual_module as find_contextual_module
-from .model_contexts import get_context as get_context
-from .model_contexts import set_context as set_context
 from .mteb_models import make_model_meta as make_model_meta
 from .origins import VectorOrigin as VectorOrigin
 from .origins import vector_origin as vector_origin

@@ -7,9 +7,9 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
 
+from ..contextual_models import set_context, with_context
 from ..data import Corpus
 from ..modeling import Context
-from .model_contexts import set_context, with_context
 
 
 logger = logging.get_logger(__name__)

@@ -25,10 +25,10 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
+from ..contextual_models import get_context, with_context, with_own_context
 from ..data import Corpus, ids_and_texts
 from ..modeling import Context
 from ..processes import process_state
-from .model_contexts import get_context, with_context, with_own_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
 from .systems import SentenceTransformerEmbedder

@@ -6,6 +6,9 @@ import numpy as np
 
 
 REBUILD_THRESHOLD = 4.0
+UNKNOWN_TERMS_THRESHOLD = 0.35
+
+_MAX_CONTEXT_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -50,35 +53,44 @@ class Drift:
     Args:
         value (`float`):
             Squared distance between the mean vectors of the corpus now and when the index was built. The unit is the
-            sampling error of the context: the variance of the vectors divided by the number of context documents.
+            sampling error of the context: the variance of the vectors divided by the number of context documents, at
+            most 64.
             Below 1, the change is smaller than the difference between two samples.
         num_documents (`int`):
             Number of documents when the index was built.
         num_documents_now (`int`):
             Number of documents now, including new ones.
+        unknown_terms (`float`, *optional*):
+            Share of the documents' term weight that the corpus part does not know, of new documents if there are any.
+            `None` without a corpus part.
         threshold (`float`, *optional*, defaults to `4.0`):
-            Value above which a rebuild is advised. At 4 the corpus is two standard errors away.
+            Value above which a rebuild is advised. At 4 the corpus is two standard errors away. A rebuild is also
+            advised if more than 0.35 of the term weight is unknown.
     """
 
     value: float
     num_documents: int
     num_documents_now: int
+    unknown_terms: float | None = None
     threshold: float = REBUILD_THRESHOLD
 
     @property
     def should_rebuild(self) -> bool:
         """Whether to build the index again with a context of the current corpus."""
-        return self.value > self.threshold
+        return self.value > self.threshold or (self.unknown_terms or 0) > UNKNOWN_TERMS_THRESHOLD
 
     def __str__(self) -> str:
         advice = "build the index again with a new context" if self.should_rebuild else "the context still fits"
+        unknown = "" if self.unknown_terms is None else f", {self.unknown_terms:.0%} of the term weight unknown"
         return (
             f"drift {self.value:.2f} (rebuild above {self.threshold:g}), {self.num_documents:,} documents when built "
-            f"and {self.num_documents_now:,} now: {advice}"
+            f"and {self.num_documents_now:,} now{unknown}: {advice}"
         )
 
 
-def measure_drift(then: CorpusMoments, now: CorpusMoments, *, context_size: int) -> Drift:
+def measure_drift(
+    then: CorpusMoments, now: CorpusMoments, *, context_size: int, unknown_terms: float | None = None
+) -> Drift:
     """
     Compares a corpus with its earlier state.
 
@@ -89,6 +101,8 @@ def measure_drift(then: CorpusMoments, now: CorpusMoments, *, context_size: int)
             The corpus now.
         context_size (`int`):
             Number of context documents.
+        unknown_terms (`float`, *optional*):
+            Share of term weight that the corpus part does not know.
 
     Example:
 
@@ -102,8 +116,8 @@ def measure_drift(then: CorpusMoments, now: CorpusMoments, *, context_size: int)
     ```
     """
     distance = float(np.sum((now.mean - then.mean) ** 2))
-    error = max(then.variance, float(np.finfo(np.float32).tiny)) / context_size
-    return Drift(distance / error, then.num_documents, now.num_documents)
+    error = max(then.variance, float(np.finfo(np.float32).tiny)) / min(context_size, _MAX_CONTEXT_SIZE)
+    return Drift(distance / error, then.num_documents, now.num_documents, unknown_terms)
 
 
 __all__ = ["REBUILD_THRESHOLD", "CorpusMoments", "Drift", "measure_drift"]

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..data.retrieval_sets import RetrievalSet
-from ..modeling import CDEConfig, sample_documents
+from ..modeling import sample_documents
 from .evaluation_result import Evaluation, Row, Scores
 from .metrics import RANKING_DEPTH, score_ranking
 from .search import Ranking, check_vectors, search_vectors
@@ -26,7 +26,7 @@ def evaluate(
     *,
     contexts: Sequence[ContextName] = ("own",),
     other_contexts: Mapping[str, Sequence[str]] | None = None,
-    context_size: int = CDEConfig.context_size,
+    context_size: int | None = None,
     seed: int = 0,
 ) -> Evaluation:
     """
@@ -43,8 +43,9 @@ def evaluate(
         other_contexts (`Mapping[str, Sequence[str]]`, *optional*):
             More contexts, each a list of documents to sample from. They are used on every set. Their names must differ
             from those above.
-        context_size (`int`, *optional*, defaults to `64`):
-            Number of context documents, which are the same for all systems; all documents if there are fewer.
+        context_size (`int`, *optional*):
+            Number of context documents, which are the same for all systems. Defaults to all documents, of which each
+            system reads what it can.
         seed (`int`, *optional*, defaults to `0`):
             Seed with which they are sampled.
 
@@ -66,7 +67,7 @@ def evaluate(
             f"leave `{strange[0]}` out of `contexts`."
         )
     samples = [sample_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
-    others = {name: sample_documents(texts, context_size, seed=seed) for name, texts in other_contexts.items()}
+    others = {name: _sample(texts, context_size, seed) for name, texts in other_contexts.items()}
     scores: dict[str, dict[Row, Scores]] = {}
     foreign_sets: dict[str, str] = {}
     for index, retrieval_set in enumerate(retrieval_sets):
@@ -75,7 +76,7 @@ def evaluate(
         documents = {
             "own": samples[index],
             "foreign": samples[next_index],
-            "random": sample_documents(strangers, context_size, seed=seed),
+            "random": _sample(strangers, context_size, seed),
             "none": None,
         }
         shown = {context: documents[context] for context in contexts} | others
@@ -119,7 +120,7 @@ def score_set(
         yield row, score_ranking(_search(system, retrieval_set, row), retrieval_set)
 
 
-def sample_context(retrieval_set: RetrievalSet, context_size: int, seed: int) -> list[str]:
+def sample_context(retrieval_set: RetrievalSet, context_size: int | None, seed: int) -> list[str]:
     """Samples documents of a set that have text; all of them if there are fewer than `context_size`."""
     texts = [text for text in retrieval_set.corpus.values() if text.strip()]
     if not texts:
@@ -127,7 +128,11 @@ def sample_context(retrieval_set: RetrievalSet, context_size: int, seed: int) ->
             f"None of the {len(retrieval_set.corpus)} documents of `{retrieval_set.name}` has any text. Check its "
             "corpus file."
         )
-    return sample_documents(texts, context_size, seed=seed)
+    return _sample(texts, context_size, seed)
+
+
+def _sample(texts: Sequence[str], context_size: int | None, seed: int) -> list[str]:
+    return list(texts) if context_size is None else sample_documents(texts, context_size, seed=seed)
 
 
 def _search(embedder: Embedder, retrieval_set: RetrievalSet, row: Row) -> Ranking:

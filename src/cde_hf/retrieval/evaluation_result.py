@@ -58,15 +58,15 @@ class Evaluation:
             Score between 0 and 1, by set, row, metric and query.
         foreign_sets (`dict[str, str]`):
             The set that each set took its foreign context from.
-        context_size (`int`):
-            Number of context documents.
+        context_size (`int` or `None`):
+            Number of context documents, `None` for all documents.
         seed (`int`):
             Seed with which they were sampled.
     """
 
     scores: dict[str, dict[Row, Scores]]
     foreign_sets: dict[str, str]
-    context_size: int
+    context_size: int | None
     seed: int
 
     @property

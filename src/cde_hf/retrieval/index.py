@@ -8,14 +8,14 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..contextual_models import get_context, load_if_path, with_context, with_own_context, without_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
-from ..modeling import Context
+from ..modeling import Context, sample_documents
 from ..modeling.context import fingerprint
-from .contextualized_models import load_if_path
+from ..modeling.term_vectors import share_of_unknown_terms
 from .corpus_encoding import EncodedCorpus
 from .drift import CorpusMoments, Drift, measure_drift
 from .index_folder import MANIFEST, read_folder, read_manifest, write_folder
-from .model_contexts import get_context, with_context, with_own_context, without_context
 from .origins import VectorOrigin, vector_origin
 from .search import check_vectors
 from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
@@ -27,6 +27,7 @@ FORMAT_VERSION = 3
 _DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
 _MIN_CHECKED_COSINE = 0.99
+_NUM_DRIFT_TEXTS = 1000
 
 
 class ContextualIndex:
@@ -312,7 +313,8 @@ class ContextualIndex:
                 Number of texts to encode at once.
 
         Returns:
-            `Drift`: The value, which stays between 0 and 1 while the corpus only grows, and the advice.
+            `Drift`: The value, which stays between 0 and 1 while the corpus only grows, unknown terms, and the
+            advice.
         """
         context = get_context(self.model)
         if context is None or context.num_documents == 0:
@@ -320,15 +322,25 @@ class ContextualIndex:
                 "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
                 "contextual model."
             )
+        documents = None if new_documents is None else load_documents(new_documents)
+        unknown = None
+        if context.terms is not None:
+            texts = [text for text in self.texts if text] if documents is None else documents
+            unknown = share_of_unknown_terms(
+                self.model.tokenizer,
+                context.terms,
+                sample_documents(texts, _NUM_DRIFT_TEXTS),
+                num_documents=context.num_documents,
+            )
         then = self._keep_moments()
         parts = [CorpusMoments.of(self.vectors)] if len(self) else []
-        if new_documents is not None:
-            vectors = _encode_documents(self.model, load_documents(new_documents), batch_size)
+        if documents is not None:
+            vectors = _encode_documents(self.model, documents, batch_size)
             parts.append(CorpusMoments.of(vectors))
         if not parts:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
         now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
-        return measure_drift(then, now, context_size=context.num_documents)
+        return measure_drift(then, now, context_size=context.num_documents, unknown_terms=unknown)
 
     def save(self, folder: str | os.PathLike) -> None:
         """

@@ -8,9 +8,9 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
+from ..contextual_models import find_cde_model, get_context
 from ..modeling import ContextualModule
 from ..modeling.context import fingerprint, tokenizer_fingerprint
-from .model_contexts import find_cde_model, get_context
 
 
 @dataclass(frozen=True)

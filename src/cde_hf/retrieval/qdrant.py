@@ -17,11 +17,11 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..contextual_models import get_context, with_context
 from ..data import Corpus, ids_and_texts
 from ..modeling import Context
 from ..modeling.context import fingerprint
 from .index import ContextualIndex
-from .model_contexts import get_context, with_context
 from .origins import VectorOrigin, vector_origin
 from .storage import SearchHit
 from .systems import SentenceTransformerEmbedder

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from ..contextual_models import find_contextual_module, set_context, with_context
 from ..modeling import Context
-from .model_contexts import find_contextual_module, set_context, with_context
 from .search import Ranking
 
 

@@ -14,7 +14,8 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, Context, contextualize, get_context, save_checkpoint, save_with_context, set_context
-from cde_hf.retrieval import VectorOrigin, find_contextual_module, vector_origin
+from cde_hf.contextual_models import find_contextual_module
+from cde_hf.retrieval import VectorOrigin, vector_origin
 
 
 CORPUS = {"cat": "The cat sleeps.", "dog": "The dog barks at the moon.", "owl": "The owl hunts by night."}
@@ -55,7 +56,7 @@ def test_a_corpus_is_the_same_context_in_every_form(model, tmp_path):
 def test_a_module_reads_texts_by_id_too(model):
     set_context(model, CORPUS)
     expected = get_context(model).hash
-    find_contextual_module(model)[1].set_context(CORPUS)
+    find_contextual_module(model).set_context(CORPUS)
     assert get_context(model).hash == expected
 
 
@@ -178,9 +179,9 @@ def test_encoding_in_one_thread_keeps_the_context_that_another_sets(model):
     try:
         for turn in range(60):
             set_context(model, contexts[turn % 2])
-            chosen = find_contextual_module(model)[1].context
+            chosen = find_contextual_module(model).context
             torch.randn(100, 100) @ torch.randn(100, 100)
-            assert find_contextual_module(model)[1].context is chosen
+            assert find_contextual_module(model).context is chosen
     finally:
         is_over.set()
         thread.join()
@@ -231,5 +232,7 @@ def test_settings_of_later_versions_do_not_change_the_origin(model):
 
 
 def test_the_scale_of_the_frequencies_is_part_of_the_origin(minilm):
-    origins = [vector_origin(contextualize(minilm, CORPUS, frequency_scale=scale)) for scale in (0.2, 0.5)]
+    origins = [
+        vector_origin(contextualize(minilm, CORPUS, corpus_dim=0, frequency_scale=scale)) for scale in (0.2, 0.5)
+    ]
     assert origins[0].differences(origins[1]) == "frequency_scale 0.5 and not its default"
