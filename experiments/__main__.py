@@ -25,6 +25,7 @@ from . import (
     batches,
     compare,
     contexts,
+    corpus_part,
     divergence,
     drift,
     first_stage,
@@ -56,6 +57,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.CURVE,
         frequencies.EXPERIMENT,
         frequency_pooling.EXPERIMENT,
+        corpus_part.EXPERIMENT,
         batches.SIZES,
         groupings.EXPERIMENT,
         grid.EXPERIMENT,
@@ -88,6 +90,9 @@ def make_parser() -> argparse.ArgumentParser:
     choices = [*EXPERIMENTS, "all"]
     parser.add_argument("names", nargs="+", metavar="EXPERIMENT", choices=choices, help="names, or `all`")
     parser.add_argument("--data", type=Path, help="folder of the data; `compare` needs none")
+    parser.add_argument(
+        "--encoders", nargs="+", default=[], type=Path, help="more sentence-transformers models for `corpus-part`"
+    )
     parser.add_argument("--seeds", type=int, help="seeds of each trained model (default: 2; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="check in minutes that it runs, in a temporary folder")
     parser.add_argument("--report", action="store_true", help="only make plots and pages from the tables")
@@ -102,7 +107,8 @@ def main() -> None:
         temporary = Path(tempfile.mkdtemp(prefix="experiments-"))
         args.runs, args.results = temporary / "runs", temporary / "results"
     names = list(EXPERIMENTS) if "all" in args.names else args.names
-    setting = Setting(Workspace(args.runs, args.data), args.seeds or (1 if args.quick else 2), args.quick)
+    workspace = Workspace(args.runs, args.data, tuple(args.encoders))
+    setting = Setting(workspace, args.seeds or (1 if args.quick else 2), args.quick)
     for name in names:
         experiment = EXPERIMENTS[name]
         if not args.report:

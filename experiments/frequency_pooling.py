@@ -59,12 +59,12 @@ class TokenVectors:
     """Token vectors of texts, in half precision: computed once, pooled many times."""
 
     @torch.inference_mode()
-    def __init__(self, model: SentenceTransformer, texts: Sequence[str], title: str):
+    def __init__(self, model: SentenceTransformer, texts: Sequence[str], title: str, *, prompt: str | None = None):
         order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
         ids, rows, vectors = [], [], []
         for start in tqdm(range(0, len(order), TEXTS_AT_ONCE), desc=title, leave=False):
             batch = order[start : start + TEXTS_AT_ONCE]
-            features = model[0](model.preprocess([texts[row] for row in batch]))
+            features = model[0](model.preprocess([texts[row] for row in batch], prompt=prompt))
             is_token = features["attention_mask"].bool()
             ids.append(features["input_ids"][is_token])
             rows.append(torch.tensor(batch).unsqueeze(1).expand_as(is_token)[is_token])

@@ -32,10 +32,13 @@ class Workspace:
             Folder of the runs, batch plans and cut encoders.
         data (`Path`, *optional*):
             Folder with `train/*.jsonl.gz` and `eval/*`. Docstrings need none.
+        encoders (`tuple[Path, ...]`, *optional*, defaults to `()`):
+            Folders of sentence-transformers models, for the experiments that take more than MiniLM.
     """
 
     runs: Path
     data: Path | None = None
+    encoders: tuple[Path, ...] = ()
 
     @cache  # noqa: B019 (a workspace lives as long as the process)
     def load_pairs(self, domains: tuple[str, ...], pairs_per_domain: int | None) -> tuple[Dataset, str]:

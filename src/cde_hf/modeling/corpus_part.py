@@ -42,7 +42,7 @@ from .frequency_pooling import MAX_DOCUMENTS, load_module_context
 from .term_vectors import count_input_ids, embed_terms, fit_terms, term_features
 
 
-WEIGHT_PER_SPREAD = 2.5
+WEIGHT_PER_SPREAD = 2.0
 _NUM_CALIBRATION_DOCUMENTS = 256
 
 
