@@ -46,6 +46,7 @@ TABLES = {
         "--models MiniLM --texts 64 --max-words 16 128 --seconds 5",
         "--models MiniLM NomicBERT --texts 128 --seconds 60",
     ),
+    "corpus part": ("corpus_part.py", "--documents 10000 100000 --seconds 10", "--seconds 60"),
     "forms": ("precision.py", "--batch-sizes 1 --seconds 10", "--batch-sizes 1 16 --seconds 60"),
     "surrogate": ("surrogate.py", "--texts 64 --seconds 16", "--texts 2048 --seconds 200"),
     "training": (

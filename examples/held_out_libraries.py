@@ -7,8 +7,8 @@ The rows of the table:
 
 - BM25
 - the encoder that the model was built from, unchanged
-- the same encoder with context-frequency pooling, in another library's context and in the library's own
-- the model without a context, in another library's context and in the library's own
+- the same encoder contextualized, in another library's context and in the library's own
+- the trained model, also contextualized, without a context, in another library's context and in the library's own
 """
 
 import argparse
@@ -58,22 +58,20 @@ def main() -> None:
     parser.add_argument("model", help="folder of the trained model, where the results are also written")
     parser.add_argument("--queries", type=int, default=500, help="queries of each library (default: 500)")
     parser.add_argument("--documents", type=int, help="documents of each library (default: all)")
-    parser.add_argument("--context-size", type=int, default=64, help="context documents (default: 64)")
     args = parser.parse_args()
     folder = Path(args.model)
     libraries = [sample(library, args.queries, args.documents) for library in docstring_split()[1]]
     biencoder = SentenceTransformer(model_path("minilm"), device="cpu")
-    ours = ContextualModelEmbedder(SentenceTransformer(args.model, trust_remote_code=True, device="cpu"), "ours")
+    trained = SentenceTransformer(args.model, trust_remote_code=True, device="cpu")
+    ours = ContextualModelEmbedder(contextualize(trained, None), "ours")
     biencoder.max_seq_length = ours.model.max_seq_length
     others = [
         BM25(),
         SentenceTransformerEmbedder(biencoder, "minilm"),
         ContextualModelEmbedder(contextualize(biencoder, None), "minilm contextualized"),
     ]
-    contexts = ("foreign", "own")
-    evaluation = evaluate(others, libraries, contexts=contexts, context_size=args.context_size)
-    contexts = ("none", "foreign", "own")
-    evaluation = evaluation.join(evaluate([ours], libraries, contexts=contexts, context_size=args.context_size))
+    evaluation = evaluate(others, libraries, contexts=("foreign", "own"))
+    evaluation = evaluation.join(evaluate([ours], libraries, contexts=("none", "foreign", "own")))
     text = f"{evaluation.to_markdown('ndcg@10', baseline=Row('minilm'))}\n{describe(evaluation)}\n"
     (folder / "held_out_libraries.md").write_text(text, encoding="utf-8")
     evaluation.save(folder / "held_out_libraries.json")

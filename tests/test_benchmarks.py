@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 TINY_STEP = "--layers 1 --width 64 --length 8 --context-size 4 --mini-batch-size 2 --max-plain-batch-size 4"
 TINY_RUNS = {
     "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --max-joint-batch-size 1 --seconds 0",
+    "corpus_part.py": "--documents 20 30 --words 8 --texts 4 --seconds 0",
     "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
     "imports.py": "--rounds 1",
     "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8 --seconds 0",

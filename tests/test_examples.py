@@ -155,7 +155,7 @@ def test_a_pipeline_fits_on_one_screen(name):
 
 def test_held_out_libraries(tmp_path):
     run("train.py", *TINY_TRAINING, "--query_prompt", "", "--document_prompt", "", folder=tmp_path)
-    sizes = ("--queries", "5", "--documents", "20", "--context-size", "8")
+    sizes = ("--queries", "5", "--documents", "20")
     output = run("held_out_libraries.py", "model", *sizes, folder=tmp_path)
     contexts = [f"ours, {context} context" for context in ("no", "foreign", "own")]
     adapted = [f"minilm contextualized, {context} context" for context in ("foreign", "own")]

@@ -178,13 +178,14 @@ def term_features(
             `"query"` or `"document"`, from `encode_query` and `encode_document`.
 
     Returns:
-        `dict`: `term_ids` and `term_counts` of shape `(num_texts, num_distinct_tokens)`, where a count of 0 is
+        `dict`: `term_ids` and `term_counts` of shape `(num_texts, num_distinct_tokens + 1)`, where a count of 0 is
         padding, `term_prompt` and `term_task`.
     """
     ids, counts = zip(*count_terms(tokenizer, texts), strict=True)
+    # One more column, as a sum over none is refused: all texts may be empty.
     return {
-        "term_ids": pad_sequence(list(ids), batch_first=True),
-        "term_counts": pad_sequence(list(counts), batch_first=True),
+        "term_ids": F.pad(pad_sequence(list(ids), batch_first=True), (0, 1)),
+        "term_counts": F.pad(pad_sequence(list(counts), batch_first=True), (0, 1)),
         "term_prompt": prompt,
         "term_task": task,
     }
