@@ -17,7 +17,7 @@ from .retrieval.metrics import METRICS
 
 _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"
 _TAG = "contextual-document-embeddings"
-_KINDS = {"CDETransformer": "cde", "CDEOnnxTransformer": "onnx", "FrequencyPooling": "frequency"}
+_KINDS = {"CDETransformer": "cde", "OnnxTransformer": "onnx", "FrequencyPooling": "frequency"}
 _LOCAL_PATH = re.compile(r"""(?:^|[\s|"'`(\[])((?:/|~/|[A-Za-z]:\\)[\w.][^\s|"'`]*)""")
 
 
