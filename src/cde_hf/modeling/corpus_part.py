@@ -217,7 +217,7 @@ class CorpusPart(Module):
         context = cast(Context | None, features.get("context", self._own_context))
         dense = F.normalize(features["sentence_embedding"].float(), dim=-1)
         if context is None or context.terms is None or self.training:
-            part = torch.zeros(len(dense), self.corpus_dim, device=dense.device)
+            part = torch.zeros(dense.shape[0], self.corpus_dim, device=dense.device)
         else:
             term_ids, term_counts = self._terms_of(features)
             part = embed_terms(context.terms, term_ids, term_counts)
