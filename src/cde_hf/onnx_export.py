@@ -115,12 +115,12 @@ def export_onnx(
 def _context_of(model: "SentenceTransformer") -> Context:
     from .contextual_models import find_contextual_module, get_context
 
-    if find_contextual_module(model) is None:
+    if find_contextual_module(model) is None or next(model.parameters(), None) is None:
         kinds = ", ".join(type(module).__name__ for module in model.children())
         raise ValueError(
-            f"Only a contextual model can be exported, but the modules of this one are {kinds}. Make a contextual "
-            "one: `contextualize(model, corpus)`, or `cde-hf contextualize`. For a model without a context use "
-            "sentence-transformers' own ONNX backend."
+            f"Only a contextual model in PyTorch can be exported, but the modules of this one are {kinds}. Make a "
+            "contextual one: `contextualize(model, corpus)`, or `cde-hf contextualize`. For a model without a context "
+            "use sentence-transformers' own ONNX backend."
         )
     context = get_context(model)
     if context is None:
@@ -151,7 +151,7 @@ def _find_prompts(model: "SentenceTransformer") -> list[tuple[Tensor, int]]:
     """Tokens by which each prompt is recognised, the shortest first, and the prompt's length according to PyTorch."""
     first: Any = model[0]
     found = []
-    for prompt in {prompt for prompt in model.prompts.values() if prompt}:
+    for prompt in dict.fromkeys(filter(None, model.prompts.values())):
         alone, before_text = first.preprocess([prompt]), first.preprocess(["x"], prompt=prompt)
         # The end of a prompt can vanish when a text follows, such as a space that becomes a part of the first word.
         token_ids = os.path.commonprefix([alone["input_ids"][0].tolist(), before_text["input_ids"][0].tolist()])
