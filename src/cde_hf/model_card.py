@@ -19,7 +19,7 @@ _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"
 _TAG = "contextual-document-embeddings"
 _KINDS = {
     "CDETransformer": "cde",
-    "CDEOnnxTransformer": "onnx",
+    "OnnxTransformer": "onnx",
     "FrequencyPooling": "contextualized",
     "CorpusPart": "contextualized",
 }

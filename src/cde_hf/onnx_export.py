@@ -1,12 +1,14 @@
 """
 Exports a contextual model to ONNX, in a folder that sentence-transformers loads.
 
-1. The second stage is wrapped so that its inputs are tensors: `input_ids`, `attention_mask`, and the context as
+1. The model's modules are wrapped so that the inputs are tensors: `input_ids`, `attention_mask`, and the context as
    constants or as more inputs.
-2. PyTorch exports it with dynamic numbers of texts and tokens.
-3. Optionally, the weights of the matrix products are quantised to int8, and activations dynamically.
+2. The wrapper recognises the model's prompts by their tokens at the beginning of a text, because a server adds them
+   before it tokenizes.
+3. PyTorch exports it with dynamic numbers of texts and tokens.
+4. Optionally, the weights of the matrix products are quantised to int8, and activations dynamically.
 
-The first stage is not exported: contexts are encoded with PyTorch.
+The first stage of a CDE checkpoint is not exported: contexts are encoded with PyTorch.
 """
 
 import copy
@@ -18,11 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .modeling import Context
-from .modeling.second_stage import SecondStage
+from .modeling.backbones import move_padding_to_the_right
 
 
 if TYPE_CHECKING:
@@ -39,56 +43,60 @@ def export_onnx(
     quantize: bool = False,
 ) -> None:
     """
-    Exports a CDE model and its context to a folder, with the second stage as `model.onnx`.
+    Exports a contextual model and its context to a folder, as `model.onnx`.
 
     `SentenceTransformer(folder, trust_remote_code=True)` loads it if onnxruntime is installed. The graph also runs
     with onnxruntime alone: it takes `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and
-    returns `sentence_embedding`, not normalised.
+    returns `sentence_embedding`. It treats every text as a document.
 
     Args:
         model (`SentenceTransformer`):
-            A CDE checkpoint after `set_context(model, corpus)`, or saved with its context.
+            A contextualized model or a CDE checkpoint, with its context.
         folder (`str` or `os.PathLike`):
             Folder to create. It must not exist.
         context_as_input (`bool`, *optional*, defaults to `False`):
-            Whether the context is an input of the graph, so that it can be changed later, instead of a constant.
+            Whether the context is an input of the graph, so that it can be changed later, instead of a constant. Only
+            for a CDE checkpoint without a corpus part.
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
     # Here, because sentence-transformers takes seconds to import.
-    from .contextual_models import find_cde_model, get_context
+    from .contextual_models import find_cde_model
     from .modeling import sentence_transformers_onnx as onnx_module
 
     _require_packages()
     cde_model = find_cde_model(model)
-    if cde_model is None:
-        raise TypeError(
-            f"Only a CDE checkpoint can be exported, got a model that starts with `{type(model[0]).__name__}`. For "
-            "other models use sentence-transformers' own ONNX backend."
+    context = _context_of(model)
+    if context_as_input and (cde_model is None or len(list(model.children())) > 1):
+        raise ValueError(
+            "`context_as_input=True` is only for a CDE checkpoint without a corpus part. Leave it out, and export "
+            "the model again for another corpus."
         )
-    context = get_context(model)
-    if context is None:
-        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
-    arrays = onnx_module.context_inputs(context)
-    config = cde_model.config
-    if not config.counts_tokens:
-        arrays.pop("token_frequencies", None)
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(f"`{folder}` exists. Remove it or choose another folder.")
+    encoder, *others = (_plain_copy(module, model) for module in _modules_to_export(model))
+    inputs: dict[str, Tensor] = {}
+    if cde_model is not None:
+        arrays = onnx_module.context_inputs(context)
+        if not cde_model.config.counts_tokens:
+            arrays.pop("token_frequencies", None)
+        inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        encoder = _SecondStageModule(encoder, inputs, context_as_input=context_as_input)
+    graph = _Graph(encoder, others, context.to("cpu"), _find_prompts(model)).eval()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
         new_folder = Path(temporary) / "new"
         new_folder.mkdir()
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        _export(_plain_copy(cde_model.second_stage_model), tensors, new_folder / "model.onnx", context_as_input)
+        dimension = _export(graph, inputs if context_as_input else {}, new_folder / "model.onnx")
         if quantize:
             _quantize(new_folder / "model.onnx")
-        exported = onnx_module.CDEOnnxTransformer(
+        exported = onnx_module.OnnxTransformer(
             new_folder / "model.onnx",
             model.tokenizer,
-            max_seq_length=model.max_seq_length,  # type: ignore[arg-type]  # a CDE checkpoint has one
-            embedding_dimension=config.hidden_size,
+            max_seq_length=model.max_seq_length,  # type: ignore[arg-type]  # a model with a tokenizer has one
+            embedding_dimension=dimension,
+            strip_texts=cde_model is not None,
             fingerprint=context.fingerprint,
             context=context if context_as_input else None,
         )
@@ -104,52 +112,145 @@ def export_onnx(
         os.replace(new_folder, folder)
 
 
-class _TensorsIn(nn.Module):
-    """The second stage with tensors as inputs, in the order `input_ids`, `attention_mask`, context."""
+def _context_of(model: "SentenceTransformer") -> Context:
+    from .contextual_models import find_contextual_module, get_context
 
-    def __init__(self, stage: SecondStage, context: dict[str, Tensor], *, context_as_input: bool):
+    if find_contextual_module(model) is None or next(model.parameters(), None) is None:
+        kinds = ", ".join(type(module).__name__ for module in model.children())
+        raise ValueError(
+            f"Only a contextual model in PyTorch can be exported, but the modules of this one are {kinds}. Make a "
+            "contextual one: `contextualize(model, corpus)`, or `cde-hf contextualize`. For a model without a context "
+            "use sentence-transformers' own ONNX backend."
+        )
+    context = get_context(model)
+    if context is None:
+        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
+    return context
+
+
+def _modules_to_export(model: "SentenceTransformer") -> list[nn.Module]:
+    """The modules, with the second stage in the place of a CDE model."""
+    from .contextual_models import find_cde_model
+
+    cde_model = find_cde_model(model)
+    first, *others = model.children()
+    return [first if cde_model is None else cde_model.second_stage_model, *others]
+
+
+def _plain_copy(module: nn.Module, model: "SentenceTransformer") -> nn.Module:
+    """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
+    module = copy.deepcopy(module, {id(model): model}).float().cpu().eval()  # without a copy of the model it refers to
+    for each in module.modules():
+        if isinstance(each, PreTrainedModel):
+            each.set_attn_implementation("eager")
+            break  # which sets it in all parts
+    return module
+
+
+def _find_prompts(model: "SentenceTransformer") -> list[tuple[Tensor, int]]:
+    """Tokens by which each prompt is recognised, the shortest first, and the prompt's length according to PyTorch."""
+    first: Any = model[0]
+    found = []
+    for prompt in dict.fromkeys(filter(None, model.prompts.values())):
+        alone, before_text = first.preprocess([prompt]), first.preprocess(["x"], prompt=prompt)
+        # The end of a prompt can vanish when a text follows, such as a space that becomes a part of the first word.
+        token_ids = os.path.commonprefix([alone["input_ids"][0].tolist(), before_text["input_ids"][0].tolist()])
+        if set(token_ids) <= set(model.tokenizer.all_special_ids):
+            logger.warning(
+                f"The prompt {prompt!r} becomes one token with the beginning of a text. The graph cannot recognise it "
+                "and treats it as text. Use a prompt that ends with a space."
+            )
+        else:
+            found.append((torch.tensor(token_ids), before_text.get("prompt_length", 0)))
+    return sorted(found, key=lambda pair: len(pair[0]))
+
+
+class _Graph(nn.Module):
+    """
+    A model with tensors as inputs, in the order `input_ids`, `attention_mask`, context inputs.
+
+    sentence-transformers tells the modules how long the prompt is. Here it is recognised by its tokens. A text without
+    a prompt that begins with the same tokens is treated the same.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, others: list[nn.Module], context: Context, prompts: list[tuple[Tensor, int]]
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.others = nn.ModuleList(others)
+        self.context = context
+        self.prompts = prompts
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, *context_inputs: Tensor) -> Tensor:
+        features: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        features = self.encoder(features, *context_inputs)
+        features["context"] = self.context
+        num_prompt_tokens, prompt_length = self._measure_prompts(input_ids, attention_mask)
+        for module in self.others:
+            if not hasattr(module, "include_prompt"):  # a corpus part counts the words of the text
+                features["attention_mask"] = _without_beginning(attention_mask, num_prompt_tokens)
+            elif module.include_prompt:
+                features |= {"attention_mask": attention_mask, "prompt_length": prompt_length}
+            else:
+                features["attention_mask"] = _without_beginning(attention_mask, prompt_length)
+            features = module(features)
+        return features["sentence_embedding"]
+
+    def _measure_prompts(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The number of tokens that are certainly the prompt's, and PyTorch's length, of shape `(batch_size,)`."""
+        rows, _ = move_padding_to_the_right(input_ids, attention_mask)
+        num_tokens = length = torch.zeros_like(input_ids[:, 0])
+        for token_ids, prompt_length in self.prompts:  # of two that begin the same, the longer one is last
+            beginnings = F.pad(rows, (0, len(token_ids)), value=-1)[:, : len(token_ids)]
+            is_prompt = (beginnings == token_ids).all(dim=1)
+            num_tokens = torch.where(is_prompt, len(token_ids), num_tokens)
+            length = torch.where(is_prompt, prompt_length, length)
+        return num_tokens, length
+
+
+def _without_beginning(attention_mask: Tensor, length: Tensor) -> Tensor:
+    """The mask without the first tokens of each text, as many as its `length` says."""
+    start = attention_mask.int().argmax(dim=1) + length  # after the padding on the left
+    index = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return attention_mask * (index >= start.unsqueeze(1))
+
+
+class _SecondStageModule(nn.Module):
+    """The second stage of a CDE model, whose context is constant or more inputs, on features."""
+
+    def __init__(self, stage: nn.Module, context: dict[str, Tensor], *, context_as_input: bool):
         super().__init__()
         self.stage = stage
         self.names = list(context)
-        self.context_as_input = context_as_input
-        if not context_as_input:
-            for name, tensor in context.items():
-                self.register_buffer(name, tensor)
+        self.constants = () if context_as_input else tuple(context.values())
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, *context: Tensor) -> Tensor:
-        if not self.context_as_input:
-            context = tuple(getattr(self, name) for name in self.names)
-        given = dict(zip(self.names, context, strict=True))
-        frequencies = given.get("token_frequencies")
+    def forward(self, features: dict[str, Any], *inputs: Tensor) -> dict[str, Any]:
+        given = dict(zip(self.names, inputs or self.constants, strict=True))
         keys_values = None
         if "context_keys" in given:
             keys_values = tuple(zip(given["context_keys"], given["context_values"], strict=True))
-        whole_context = Context(given.get("dataset_embeddings"), frequencies, keys_values)
-        return self.stage(input_ids, attention_mask, context=whole_context)
+        context = Context(given.get("dataset_embeddings"), given.get("token_frequencies"), keys_values)
+        embeddings = self.stage(features["input_ids"], features["attention_mask"], context=context)
+        return {**features, "sentence_embedding": embeddings}
 
 
-def _plain_copy(stage: SecondStage) -> SecondStage:
-    """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
-    stage = copy.deepcopy(stage).float().cpu().eval()
-    stage.backbone.set_attn_implementation("eager")
-    return stage
-
-
-def _export(stage: SecondStage, context: dict[str, Tensor], path: Path, context_as_input: bool) -> None:
-    wrapper = _TensorsIn(stage, context, context_as_input=context_as_input).eval()
-    input_ids = torch.arange(3, 3 + 3 * 11).view(3, 11) % stage.config.vocab_size
+def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int:
+    """Writes the graph, and returns the size of the embeddings."""
+    input_ids = torch.arange(3, 3 + 3 * 11).view(3, 11)
     attention_mask = (torch.arange(11) < torch.tensor([[11], [5], [8]])).long()
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    inputs = tuple(context.values()) if context_as_input else ()
+    inputs = (input_ids, attention_mask, *context_inputs.values())
     shapes: dict[str, Any] = {"input_ids": free, "attention_mask": free}
-    if inputs:
-        shapes["context"] = (None,) * len(inputs)
+    if context_inputs:
+        shapes["context_inputs"] = (None,) * len(context_inputs)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter warns about its own dependencies
+        dimension = graph(*inputs).shape[1]
         program: Any = torch.onnx.export(
-            wrapper,
-            (input_ids, attention_mask, *inputs),
-            input_names=["input_ids", "attention_mask", *(context if context_as_input else ())],
+            graph,
+            inputs,
+            input_names=["input_ids", "attention_mask", *context_inputs],
             output_names=["sentence_embedding"],
             dynamic_shapes=shapes,
             dynamo=True,
@@ -159,6 +260,7 @@ def _export(stage: SecondStage, context: dict[str, Tensor], path: Path, context_
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
     program.save(str(path), external_data=False)
+    return dimension
 
 
 def _quantize(path: Path) -> None:

@@ -83,6 +83,13 @@ class CorpusTerms:
         """What is not a tensor, for JSON."""
         return {name: getattr(self, name) for name in ("mean_length", "weight", "encoder")}
 
+    @cached_property
+    def row_of_token(self) -> Tensor:
+        """Row of each token id, of shape `(largest_id + 2,)`. -1 if it is no term, as the last one."""
+        rows = torch.full((int(self.ids.max()) + 2,), -1, device=self.ids.device)
+        rows[self.ids] = torch.arange(len(self.ids), device=self.ids.device)
+        return rows
+
     def to(self, device: torch.device | str | None) -> "CorpusTerms":
         """The same terms on another device."""
         ids, idf, vectors = (tensor.to(device) for tensor in self.tensors.values())

@@ -115,8 +115,8 @@ def context_attention_forward(
         if implementation == "sdpa" and not has_dropout and is_merging_faster(query, context_key):
             scaling = kwargs.get("scaling")
             return merged_attention(query, key, value, context_key, context_value, attention_mask, scaling), None
-        key = torch.cat([context_key.expand(len(key), -1, -1, -1), key], dim=2)
-        value = torch.cat([context_value.expand(len(value), -1, -1, -1), value], dim=2)
+        key = torch.cat([context_key.expand(key.shape[0], -1, -1, -1), key], dim=2)
+        value = torch.cat([context_value.expand(value.shape[0], -1, -1, -1), value], dim=2)
     return attend(query, key, value, attention_mask)
 
 
@@ -396,7 +396,7 @@ def _attend_and_merge(
 
 def as_one_text(tensor: Tensor) -> Tensor:
     """From `(batch_size, num_heads, sequence_length, ...)` to `(1, num_heads, batch_size * sequence_length, ...)`."""
-    return tensor if len(tensor) == 1 else tensor.transpose(0, 1).flatten(1, 2).unsqueeze(0)
+    return tensor if tensor.shape[0] == 1 else tensor.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
 def _as_texts(tensor: Tensor, batch_size: int) -> Tensor:

@@ -217,7 +217,7 @@ class CorpusPart(Module):
         context = cast(Context | None, features.get("context", self._own_context))
         dense = F.normalize(features["sentence_embedding"].float(), dim=-1)
         if context is None or context.terms is None or self.training:
-            part = torch.zeros(len(dense), self.corpus_dim, device=dense.device)
+            part = torch.zeros(dense.shape[0], self.corpus_dim, device=dense.device)
         else:
             term_ids, term_counts = self._terms_of(features)
             part = embed_terms(context.terms, term_ids, term_counts)
@@ -234,10 +234,10 @@ class CorpusPart(Module):
         """Terms and their counts: of whole texts, or of what the encoder reads if the input module has not counted."""
         if "term_ids" in features:
             return features["term_ids"], features["term_counts"]
-        input_ids, is_term = features["input_ids"], features["attention_mask"].bool()
-        for special_id in self._model[0].tokenizer.all_special_ids:
-            is_term = is_term & (input_ids != special_id)
-        return count_input_ids(input_ids, is_term)
+        input_ids = features["input_ids"]
+        special_ids = torch.tensor(self._model[0].tokenizer.all_special_ids, device=input_ids.device)
+        is_special = (input_ids.unsqueeze(-1) == special_ids).any(dim=-1)
+        return count_input_ids(input_ids, features["attention_mask"].bool() & ~is_special)
 
     def _are_queries(self, features: dict[str, Tensor | Any]) -> bool:
         prompt = features.get("term_prompt")

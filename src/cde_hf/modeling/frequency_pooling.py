@@ -259,10 +259,11 @@ def load_module_context(
 
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     """Whether each token belongs to the prompt, with the shape of `input_ids`."""
-    length = features["prompt_length"]
-    length = int(length[0]) if isinstance(length, Tensor) else length
-    index = torch.arange(features["input_ids"].shape[1], device=features["input_ids"].device)
-    if "cu_seq_lens_q" in features:  # all texts in one row, without padding
+    device = features["input_ids"].device
+    length = torch.as_tensor(features["prompt_length"], device=device).view(-1, 1)  # one number, or one per text
+    index = torch.arange(features["input_ids"].shape[1], device=device)
+    if "cu_seq_lens_q" in features:  # all texts in one row, without padding, with the same prompt
+        length = length[:1]
         borders = features["cu_seq_lens_q"]
         starts = torch.repeat_interleave(borders[:-1], borders.diff()).unsqueeze(0)
     else:

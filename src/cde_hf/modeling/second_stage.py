@@ -177,7 +177,7 @@ class SecondStage(nn.Module):
 
     def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
         num_block_tokens = self.config.num_block_tokens
-        context = self._context_tokens(dataset_embeddings, num_contexts=len(input_ids))
+        context = self._context_tokens(dataset_embeddings, num_contexts=input_ids.shape[0])
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
         visible = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
         masks: Tensor | dict[str, Any] = visible
@@ -217,7 +217,7 @@ class SecondStage(nn.Module):
             weight: Any = self.backbone.get_input_embeddings().weight
             ones = weight.new_ones(1, config.hidden_size)
             soft_prompt = self.soft_prompt_projection(ones).view(1, config.num_soft_prompts, config.hidden_size)
-            context = torch.cat([context, soft_prompt.expand(len(context), -1, -1)], dim=1)
+            context = torch.cat([context, soft_prompt.expand(context.shape[0], -1, -1)], dim=1)
         return context - added_to_inputs(self.backbone)
 
     def _embed_text(self, input_ids: Tensor) -> Tensor:

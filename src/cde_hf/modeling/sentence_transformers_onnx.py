@@ -1,8 +1,8 @@
 """
 A contextual model in ONNX as a sentence-transformers module: `encode` without PyTorch weights.
 
-The context is part of the graph, or an input that this module stores. In prefix attention it consists of the context
-block's keys and values, in joint attention of the first-stage vectors.
+The context is part of the graph, or an input that this module stores. As an input it consists of the context block's
+keys and values in prefix attention, and of the first-stage vectors in joint attention.
 """
 
 import json
@@ -28,9 +28,9 @@ ONNX_FILE = "model.onnx"
 CONTEXT_FILE = "onnx_context.safetensors"
 
 
-class CDEOnnxTransformer(InputModule):
+class OnnxTransformer(InputModule):
     """
-    Sentence-transformers module that wraps a second stage exported to ONNX.
+    Sentence-transformers module that wraps a model exported to ONNX.
 
     Args:
         model_file (`str` or `os.PathLike`):
@@ -41,6 +41,8 @@ class CDEOnnxTransformer(InputModule):
             Maximum number of tokens of a text.
         embedding_dimension (`int`):
             Size of the embeddings.
+        strip_texts (`bool`, *optional*, defaults to `True`):
+            Whether to remove the white space around texts, as CDE models do.
         fingerprint (`str`, *optional*):
             Fingerprint of the second stage that was exported. Contexts of other models are refused.
         context (`Context`, *optional*):
@@ -48,7 +50,7 @@ class CDEOnnxTransformer(InputModule):
     """
 
     config_file_name = "sentence_transformers_onnx_config.json"
-    config_keys = ["max_seq_length", "embedding_dimension", "fingerprint"]
+    config_keys = ["max_seq_length", "embedding_dimension", "strip_texts", "fingerprint"]
     save_in_root = True
 
     tokenizer: PreTrainedTokenizerBase
@@ -60,6 +62,7 @@ class CDEOnnxTransformer(InputModule):
         *,
         max_seq_length: int,
         embedding_dimension: int,
+        strip_texts: bool = True,
         fingerprint: str | None = None,
         context: Context | None = None,
     ):
@@ -68,6 +71,7 @@ class CDEOnnxTransformer(InputModule):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.embedding_dimension = embedding_dimension
+        self.strip_texts = strip_texts
         self.fingerprint = fingerprint
         self.session = _open_session(self.model_file)
         self._context_names = {each.name for each in self.session.get_inputs()} - {"input_ids", "attention_mask"}
@@ -127,11 +131,10 @@ class CDEOnnxTransformer(InputModule):
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`."""
-        texts = [(prompt or "") + text.strip() for text in inputs]
+        texts = [(prompt or "") + (text.strip() if self.strip_texts else text) for text in inputs]
         features = self.tokenizer(
             texts,
             padding=True,
-            padding_side="right",  # whatever the tokenizer was saved with
             truncation=True,
             max_length=self.max_seq_length,
             return_tensors="pt",
@@ -170,8 +173,8 @@ class CDEOnnxTransformer(InputModule):
     @classmethod
     def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
         cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
-    ) -> "CDEOnnxTransformer":
-        """Loads what [`CDEOnnxTransformer.save`] saved. Called by `SentenceTransformer`."""
+    ) -> "OnnxTransformer":
+        """Loads what [`OnnxTransformer.save`] saved. Called by `SentenceTransformer`."""
         names = ("token", "cache_folder", "revision", "local_files_only")
         hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
@@ -222,7 +225,7 @@ def _load_context(path: str) -> Context:
 
 def write_onnx_modules_file(folder: str | os.PathLike) -> None:
     """Writes the `modules.json` from which `SentenceTransformer(folder, trust_remote_code=True)` loads this module."""
-    kind = f"sentence_transformers_onnx.{CDEOnnxTransformer.__name__}"
+    kind = f"sentence_transformers_onnx.{OnnxTransformer.__name__}"
     module = {"idx": 0, "name": "0", "path": "", "type": kind}
     (Path(folder) / "modules.json").write_text(json.dumps([module], indent=2), encoding="utf-8")
 
@@ -237,4 +240,4 @@ def _open_session(path: Path) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
 
 
-__all__ = ["CDEOnnxTransformer", "context_inputs", "write_onnx_modules_file"]
+__all__ = ["OnnxTransformer", "context_inputs", "write_onnx_modules_file"]

@@ -211,10 +211,11 @@ def count_input_ids(input_ids: Tensor, is_term: Tensor) -> tuple[Tensor, Tensor]
 
 def _weigh(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of the terms, and their BM25 weights in the texts, both of shape `(batch_size, num_terms)`."""
-    rows = torch.searchsorted(terms.ids, term_ids).clamp(max=len(terms.ids) - 1)
+    # A table: ONNX has no binary search.
+    rows = terms.row_of_token[term_ids.clamp(max=len(terms.row_of_token) - 1)]
+    is_known, rows = rows >= 0, rows.clamp(min=0)
     lengths = term_counts.sum(dim=1, keepdim=True)
-    weights = _saturate(term_counts, lengths, terms.mean_length) * terms.idf[rows]
-    return rows, weights * (terms.ids[rows] == term_ids)
+    return rows, _saturate(term_counts, lengths, terms.mean_length) * terms.idf[rows] * is_known
 
 
 def _saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
