@@ -35,7 +35,8 @@ def load_corpus(corpus: Corpus, *, text_column: str | None = None) -> dict[str, 
             - texts by id
             - a dataset, with ids in an optional column `_id` or `id`
             - the path of a text file with one document per line, of a `.jsonl` file of objects with `text` or
-              `document` and an optional `_id` or `id`, or of the folder of a retrieval set. Files may be gzipped.
+              `document` and an optional `_id` or `id`, or of the folder of a retrieval set, of which
+              only the corpus is read. Files may be gzipped.
 
             A `title` in a file or dataset is put before the text, with a space between them.
         text_column (`str`, *optional*):

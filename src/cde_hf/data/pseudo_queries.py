@@ -18,10 +18,12 @@ from .retrieval_sets import RetrievalSet
 
 _MIN_WORDS = 5  # of a sentence that is a query, and of the rest of its document
 
-# A sentence ends at a line end, at a mark that is followed by a space, or at a mark of a script that writes no space
-# or has the mark for nothing else. No list of abbreviations: "e.g. this" ends a sentence, in every language.
+# A sentence ends at a line end, at a mark before a space, or at a mark of a script that writes no space after it or
+# uses it for nothing else. Abbreviations differ between languages, so "e.g. this" is split too.
+_MARKS_BEFORE_SPACE = ".!?…"
+_OTHER_MARKS = "。！？｡．؟۔।॥։።။។"
 _SENTENCE = re.compile(
-    r"""\S.*?(?:[.!?…]+["'”’»)\]]*(?=\s|$)|[。！？｡．؟۔।॥։።။។]+["'”’»」』）)\]]*|$)\s*""", re.MULTILINE
+    rf"""\S.*?(?:[{_MARKS_BEFORE_SPACE}]+["'”’»)\]]*(?=\s|$)|[{_OTHER_MARKS}]+["'”’»」』）)\]]*|$)\s*""", re.MULTILINE
 )
 
 # A character of Chinese or Japanese counts as a word, because these languages write no spaces.
@@ -179,7 +181,8 @@ def _count_words(text: str) -> int:
 
 
 def _normalize(text: str) -> str:
-    return " ".join(text.casefold().split())
+    """Makes texts equal that differ in case, white space and the mark at their end."""
+    return " ".join(text.casefold().split()).rstrip(f" {_MARKS_BEFORE_SPACE}{_OTHER_MARKS}")
 
 
 __all__ = ["PseudoRetrievalSet", "pseudo_retrieval_set"]
