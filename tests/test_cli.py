@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from cde_hf import CDEModel, Evaluation, RetrievalSet, save_checkpoint
 from cde_hf.batching import KMeansSettings
 from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
-from cde_hf.cli import effect_of_context, build_parser, main
+from cde_hf.cli import build_parser, effect_of_context, main
 from cde_hf.data import save_retrieval_set
 from cde_hf.retrieval import Row
 from cde_hf.trainer.models import load_model
@@ -249,7 +249,9 @@ def test_a_proxy_of_sentences_is_called_so(tmp_path, capsys):
     main(["evaluate", "minilm", "--corpus", str(tmp_path / "corpus.txt"), "--context", "none"])
     output = capsys.readouterr().out
     assert "with 3 sentences of its documents as queries" in output
-    assert output.endswith("minilm has no rows with and without a context to compare. Use `--context own none`.\n")
+    assert output.endswith(
+        "The effect of the context shows in two rows of minilm, with it and without it: use `--context own none`.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -110,12 +110,14 @@ def _describe_proxies(proxies: Sequence["PseudoRetrievalSet"]) -> str:
 
 
 def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
-    """Says in a sentence whether the first context of a model changes its scores."""
+    """Says in a sentence whether a context of the corpus itself changes the scores of a model."""
     rows = [row for row in evaluation.rows if row.system in (name, f"{name} contextualized")]
     without = next((row for row in rows if row.system == name and row.context in (None, "none")), None)
-    contextual = next((row for row in rows if row.context not in (None, "none")), None)
+    contextual = next((row for row in rows if row.context == "own"), None)
     if without is None or contextual is None:
-        return f"{name} has no rows with and without a context to compare. Use `--context own none`."
+        return (
+            f"The effect of the context shows in two rows of {name}, with it and without it: use `--context own none`."
+        )
     comparison = evaluation.compare(without, contextual, metric=metric)
     change = f"{metric.upper()} by {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})"
     if not comparison.is_significant:

@@ -33,12 +33,10 @@ def test_titles_are_read_from_files(tmp_path, place):
     assert pseudo_retrieval_set("a", corpus) == pseudo_retrieval_set("a", Dataset.from_dict(TITLED))
 
 
-def test_a_title_at_the_start_of_the_text_is_removed_there_too():
-    rows = {"title": ["Cats (all)", "Dog"], "text": ["CATS (ALL): they purr.", "Dogs bark. Dog"]}
-    assert list(pseudo_retrieval_set("pets", Dataset.from_dict(rows)).corpus.values()) == [
-        "they purr.",
-        "Dogs bark. Dog",
-    ]
+def test_a_text_loses_the_sentences_that_repeat_its_title():
+    rows = {"title": ["Cats", "Dogs!"], "text": ["# CATS\nCats purr. They sleep.", "Dogs.  They bark."]}
+    animals = pseudo_retrieval_set("animals", Dataset.from_dict(rows))
+    assert list(animals.corpus.values()) == ["Cats purr. They sleep.", "They bark."]
 
 
 def test_a_sentence_is_taken_out_of_its_document():

@@ -52,9 +52,9 @@ def pseudo_retrieval_set(name: str, corpus: Corpus, *, num_queries: int = 500, s
     """
     Makes a retrieval set from a corpus without queries.
 
-    A query does not occur in the document that it was made from: titles are removed from all documents, and a sentence
-    from its document. A sentence is used only if it occurs once in the corpus. Several documents answer a title if
-    they share it, have it as a sentence, or have the same text. Identical documents are kept once.
+    All documents lose their titles, also where a sentence repeats them. A document that gives a sentence loses it. A
+    sentence is used only if it occurs once in the corpus. Several documents answer a title if they share it, have it
+    as a sentence, or have the same text. Identical documents are kept once.
 
     Sentences end at line ends and at the sentence-ending marks of several scripts, so no language is needed.
 
@@ -121,8 +121,9 @@ def _read_distinct_documents(name: str, corpus: Corpus) -> tuple[dict[str, str],
         if _normalize(joined) in known:
             continue
         known.add(_normalize(joined))
-        # Some corpora repeat the title at the start of the text.
-        untitled = re.sub(rf"^{re.escape(title)}(?!\w)[\s.:–—-]*", "", text.strip(), count=1, flags=re.IGNORECASE)
+        # Some corpora repeat the title as a line or sentence of the text.
+        sentences = (text[start:end] for start, end in _split(text))
+        untitled = "".join(sentence for sentence in sentences if _normalize(sentence) != _normalize(title)).strip()
         if _count_words(title) and _count_words(untitled):
             titles[document_id], texts[document_id] = title, untitled
         else:
@@ -181,8 +182,8 @@ def _count_words(text: str) -> int:
 
 
 def _normalize(text: str) -> str:
-    """Makes texts equal that differ in case, white space and the mark at their end."""
-    return " ".join(text.casefold().split()).rstrip(f" {_MARKS_BEFORE_SPACE}{_OTHER_MARKS}")
+    """Makes texts equal that differ in case, white space, the mark at their end, or the marks of a heading."""
+    return " ".join(text.casefold().split()).lstrip("#* ").rstrip(f"* {_MARKS_BEFORE_SPACE}{_OTHER_MARKS}")
 
 
 __all__ = ["PseudoRetrievalSet", "pseudo_retrieval_set"]
