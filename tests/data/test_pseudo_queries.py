@@ -39,6 +39,13 @@ def test_a_text_loses_the_sentences_that_repeat_its_title():
     assert list(animals.corpus.values()) == ["Cats purr. They sleep.", "They bark."]
 
 
+def test_a_document_with_a_title_alone_keeps_it():
+    rows = {"title": ["Cats", "Dogs", "Owls"], "text": ["", "They bark.", "They hoot."]}
+    animals = pseudo_retrieval_set("animals", Dataset.from_dict(rows))
+    assert animals.corpus["0"] == "Cats"
+    assert animals.queries == {"1": "Dogs", "2": "Owls"}
+
+
 def test_a_sentence_is_taken_out_of_its_document():
     animals = pseudo_retrieval_set("animals", ANIMALS)
     assert animals.queries.keys() == {"cat", "dog"}
