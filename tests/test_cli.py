@@ -16,7 +16,7 @@ from transformers import AutoModel, AutoTokenizer
 from cde_hf import CDEModel, Evaluation, RetrievalSet, save_checkpoint
 from cde_hf.batching import KMeansSettings
 from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
-from cde_hf.cli import build_parser, main
+from cde_hf.cli import build_parser, effect_of_context, main
 from cde_hf.data import save_retrieval_set
 from cde_hf.retrieval import Row
 from cde_hf.trainer.models import load_model
@@ -221,6 +221,84 @@ def test_evaluate_refuses_two_contexts_of_the_same_name(retrieval_folders, tmp_p
     with pytest.raises(SystemExit):
         main(["evaluate", "minilm", "--data", *retrieval_folders, "--context", "a/corpus.txt", "b/corpus.txt"])
     assert "need different names, got a/corpus.txt b/corpus.txt. Rename one" in capsys.readouterr().err
+
+
+@pytest.fixture
+def corpus_file(tmp_path):
+    animals = ["cat", "dog", "whale", "owl", "horse", "frog"]
+    rows = [{"title": f"About the {name}", "text": f"Where it lives: a {name} house."} for name in animals]
+    (tmp_path / "animals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "animals.jsonl"
+
+
+def test_evaluate_makes_queries_from_a_corpus(corpus_file, tmp_path, capsys):
+    main(["evaluate", "minilm", "--corpus", str(corpus_file), "--json", str(tmp_path / "scores.json")])
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "a proxy made from the corpus, with 6 titles of its documents as queries. It is not judged" in first
+    assert "| ndcg@10 | animals.jsonl (proxy) | mean |" in lines
+    assert lines[-1].startswith("Contextualizing makes no significant difference: it changes NDCG@10 by ")
+    rows = Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
+    contextual = [Row(f"minilm {kind}", "own") for kind in ("whitened", "contextualized")]
+    assert rows == [Row("BM25"), Row("minilm"), *contextual]
+
+
+def test_a_proxy_of_sentences_is_called_so(tmp_path, capsys):
+    animals = ("cat", "dog", "whale")
+    lines = [f"Here the {name} has its own house. We go to the {name} by bus.\n" for name in animals]
+    (tmp_path / "corpus.txt").write_text("".join(lines))
+    main(["evaluate", "minilm", "--corpus", str(tmp_path / "corpus.txt"), "--context", "none"])
+    output = capsys.readouterr().out
+    assert "with 3 sentences of its documents as queries" in output
+    assert output.endswith(
+        "The effect of the context shows in two rows of minilm, with it and without it: use `--context own none`.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "sentence"),
+    [
+        ([0.1] * 20, [0.2] * 20, "Contextualizing gains: it changes MRR@10 by +10.0 (p = 0.0002)."),
+        ([0.2] * 20, [0.1] * 20, "Contextualizing loses: it changes MRR@10 by -10.0 (p = 0.0002)."),
+        (
+            [0.1] * 3,
+            [0.2] * 3,
+            "Contextualizing makes no significant difference: it changes MRR@10 by +10.0 (p = 0.25).",
+        ),
+    ],
+)
+def test_the_effect_of_a_context_is_one_sentence(first, second, sentence):
+    scores = [{"mrr@10": {str(query): score for query, score in enumerate(values)}} for values in (first, second)]
+    for rows in ([Row("m"), Row("m contextualized", "own")], [Row("m", "none"), Row("m", "own")]):
+        evaluation = Evaluation({"set": dict(zip(rows, scores, strict=True))}, {}, None, 0)
+        assert effect_of_context(evaluation, "m", "mrr@10") == sentence
+
+
+def test_a_foreign_context_needs_a_second_corpus(corpus_file, tmp_path, capsys):
+    arguments = ["evaluate", "minilm", "--context", "foreign", "--corpus", str(corpus_file)]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "comes from another retrieval set, but there is only one. Give a second" in capsys.readouterr().err
+    shutil.copy(corpus_file, tmp_path / "twins.jsonl")
+    main([*arguments, str(tmp_path / "twins.jsonl")])
+    assert "minilm contextualized, foreign context" in capsys.readouterr().out
+
+
+def test_a_corpus_that_makes_no_queries_is_one_line(tmp_path, capsys):
+    (tmp_path / "corpus.txt").write_text("A cat.\nA dog.\n")
+    with pytest.raises(SystemExit):
+        main(["evaluate", "minilm", "--corpus", str(tmp_path / "corpus.txt")])
+    error = capsys.readouterr().err
+    assert error.startswith("cde-hf: No query can be made from the 2 different documents") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [([], "one of the arguments --data --corpus is required"), (["--data", "a", "--corpus", "b"], "not allowed with")],
+)
+def test_evaluate_takes_either_data_or_a_corpus(options, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["evaluate", "minilm", *options])
+    assert message in capsys.readouterr().err
 
 
 def test_evaluate_runs_a_contextual_checkpoint(retrieval_folders, tmp_path, capsys):

@@ -14,7 +14,8 @@ from .cli_search import add_encode, add_index, add_search
 
 
 if TYPE_CHECKING:
-    from . import SentenceTransformerSurrogate, TfidfSurrogate
+    from . import Evaluation, SentenceTransformerSurrogate, TfidfSurrogate
+    from .data import PseudoRetrievalSet
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -64,10 +65,11 @@ def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
     from . import BM25, load_retrieval_set
     from . import evaluate as evaluate_systems
-    from .data import load_documents
+    from .data import load_documents, pseudo_retrieval_set
     from .retrieval import CONTEXTS
 
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
+    proxies = [pseudo_retrieval_set(f"{path.name} (proxy)", path, seed=args.seed) for path in args.corpus]
     paths = [Path(context) for context in args.context if context not in CONTEXTS]
     if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
@@ -76,19 +78,51 @@ def evaluate(args: argparse.Namespace) -> None:
         systems += _systems(name, args)
     evaluation = evaluate_systems(
         systems,
-        retrieval_sets,
+        [*retrieval_sets, *proxies],
         contexts=[context for context in args.context if context in CONTEXTS],
         other_contexts={path.name: load_documents(path) for path in paths},
         context_size=args.context_size,
         seed=args.seed,
     )
     baseline = next(row for row in evaluation.rows if row.system == Path(args.model).name)
+    if proxies:
+        say(_describe_proxies(proxies))
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baseline))
     say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
     if args.json is not None:
         evaluation.save(args.json)
         say(f"Wrote {args.json}.")
+    if proxies:
+        say(effect_of_context(evaluation, Path(args.model).name, args.metrics[0]))
+
+
+def _describe_proxies(proxies: Sequence["PseudoRetrievalSet"]) -> str:
+    counts = {
+        "titles": sum(proxy.num_titles for proxy in proxies),
+        "sentences": sum(proxy.num_sentences for proxy in proxies),
+    }
+    queries = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    return (
+        f"This is a proxy made from the corpus, with {queries} of its documents as queries. It is not judged "
+        "relevance.\nThe differences between the rows matter, not the height of the scores.\n"
+    )
+
+
+def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
+    """Says in a sentence whether a context of the corpus itself changes the scores of a model."""
+    rows = [row for row in evaluation.rows if row.system in (name, f"{name} contextualized")]
+    without = next((row for row in rows if row.system == name and row.context in (None, "none")), None)
+    contextual = next((row for row in rows if row.context == "own"), None)
+    if without is None or contextual is None:
+        return (
+            f"The effect of the context shows in two rows of {name}, with it and without it: use `--context own none`."
+        )
+    comparison = evaluation.compare(without, contextual, metric=metric)
+    change = f"{metric.upper()} by {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})"
+    if not comparison.is_significant:
+        return f"Contextualizing makes no significant difference: it changes {change}."
+    return f"Contextualizing {'gains' if comparison.difference > 0 else 'loses'}: it changes {change}."
 
 
 def contextualize(args: argparse.Namespace) -> None:
@@ -229,12 +263,22 @@ def _add_evaluate(commands: argparse._SubParsersAction) -> None:
         help="score models on retrieval sets",
         description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
         "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
-        "model is also whitened, and contextualized, with the same documents.",
+        "model is also whitened, and contextualized, with the same documents. Without labels, --corpus makes queries "
+        "from the documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("--data", nargs="+", required=True, metavar="FOLDER", help="folders of retrieval sets")
+    data = command.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data", nargs="+", default=[], metavar="FOLDER", help="folders of retrieval sets")
+    data.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="corpora without queries, as files or folders: titles or sentences of their documents are the queries",
+    )
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"

@@ -5,6 +5,7 @@ from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documen
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import clean_sources, load_pairs, load_sources
 from .prompts import NO_PROMPTS, Prompts
+from .pseudo_queries import PseudoRetrievalSet, pseudo_retrieval_set
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
 from .sources import PairSource, check_pairs
 
@@ -17,6 +18,7 @@ __all__ = [
     "Corpus",
     "PairSource",
     "Prompts",
+    "PseudoRetrievalSet",
     "RetrievalSet",
     "check_ids",
     "check_pairs",
@@ -30,6 +32,7 @@ __all__ = [
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "pseudo_retrieval_set",
     "retrieval_set_from_pairs",
     "save_retrieval_set",
 ]

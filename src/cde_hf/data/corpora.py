@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
 from .files import read_json_lines, read_lines
-from .retrieval_sets import load_retrieval_set
+from .retrieval_sets import find_corpus_file
 from .sources import expect_dataset, is_text
 
 
@@ -35,7 +35,8 @@ def load_corpus(corpus: Corpus, *, text_column: str | None = None) -> dict[str, 
             - texts by id
             - a dataset, with ids in an optional column `_id` or `id`
             - the path of a text file with one document per line, of a `.jsonl` file of objects with `text` or
-              `document` and an optional `_id` or `id`, or of the folder of a retrieval set. Files may be gzipped.
+              `document` and an optional `_id` or `id`, or of the folder of a retrieval set, of which
+              only the corpus is read. Files may be gzipped.
 
             A `title` in a file or dataset is put before the text, with a space between them.
         text_column (`str`, *optional*):
@@ -76,7 +77,22 @@ def load_documents(corpus: Corpus, *, text_column: str | None = None) -> Sequenc
 def ids_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[list[str], Sequence[str]]:
     """Returns the ids and the texts of a corpus, as [`load_corpus`] and [`load_documents`] do."""
     names, texts = _names_and_texts(corpus, text_column)
-    return check_ids([str(row) if name is None else name for row, name in enumerate(names)]), texts
+    return _number_missing(names), texts
+
+
+def ids_titles_and_texts(corpus: Corpus) -> tuple[list[str], list[str], list[str]]:
+    """Returns the ids, the titles and the texts of a corpus. A document without a title has an empty one."""
+    if isinstance(corpus, str | os.PathLike):
+        documents = list(_read_path(corpus))
+        _check_not_empty(documents)
+        names, titles, texts = zip(*documents, strict=True)
+        return _number_missing(names), list(titles), list(texts)
+    if isinstance(corpus, Dataset) and "title" in corpus.column_names:
+        # A column that is named is read without titles.
+        ids, column = ids_and_texts(corpus, text_column=_text_column(corpus, None))
+        return ids, [str(title or "") for title in corpus.with_format(None)["title"]], list(column)
+    ids, column = ids_and_texts(corpus)
+    return ids, [""] * len(ids), list(column)
 
 
 def check_ids(document_ids: Iterable[str]) -> list[str]:
@@ -106,7 +122,7 @@ def _names_and_texts(corpus: Corpus, text_column: str | None) -> tuple[Iterable[
         )
     elif isinstance(corpus, str | os.PathLike):
         documents = list(_read_path(corpus))
-        names, texts = [name for name, _ in documents], [text for _, text in documents]
+        names, texts = [name for name, _, _ in documents], [_join(title, text) for _, title, text in documents]
     elif isinstance(corpus, Mapping):
         names, texts = corpus.keys(), list(corpus.values())
         _check_texts(texts, list(names))
@@ -118,9 +134,17 @@ def _names_and_texts(corpus: Corpus, text_column: str | None) -> tuple[Iterable[
             "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a "
             f"`{type(corpus).__name__}`. Put the texts in a list."
         )
-    if len(texts) == 0:
-        raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
+    _check_not_empty(texts)
     return names, texts
+
+
+def _number_missing(names: Iterable[str | None]) -> list[str]:
+    return check_ids([str(row) if name is None else name for row, name in enumerate(names)])
+
+
+def _check_not_empty(documents: Sequence[Any]) -> None:
+    if len(documents) == 0:
+        raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
 
 
 def _check_texts(texts: Sequence[Any], names: Sequence[Any]) -> None:
@@ -165,8 +189,8 @@ def _text_column(dataset: Dataset, text_column: str | None) -> str:
     )
 
 
-def _read_path(corpus: str | os.PathLike[str]) -> Iterator[tuple[str | None, str]]:
-    """Reads an id or `None` and the text of each document."""
+def _read_path(corpus: str | os.PathLike[str]) -> Iterator[tuple[str | None, str, str]]:
+    """Reads an id or `None`, the title, if there is one, and the text of each document."""
     path = Path(corpus).expanduser()
     if not os.path.exists(path):  # not `Path.exists`, which raises an error if the text is too long for a file name
         if not isinstance(corpus, str):
@@ -176,22 +200,23 @@ def _read_path(corpus: str | os.PathLike[str]) -> Iterator[tuple[str | None, str
             "`[text]`."
         )
     if path.is_dir():
-        yield from load_retrieval_set(path).corpus.items()
-    elif ".jsonl" in path.suffixes:
+        path = find_corpus_file(path)
+    if ".jsonl" in path.suffixes:
         for number, fields in read_json_lines(path):
-            yield _to_id(fields.get("_id", fields.get("id"))), _document(path, number, fields)
+            name, title = _to_id(fields.get("_id", fields.get("id"))), str(fields.get("title") or "")
+            yield name, title, _text(path, number, fields)
     else:
-        yield from ((None, line.strip()) for _, line in read_lines(path) if line.strip())
+        yield from ((None, "", line.strip()) for _, line in read_lines(path) if line.strip())
 
 
-def _document(path: Path, number: int, fields: dict[str, Any]) -> str:
+def _text(path: Path, number: int, fields: dict[str, Any]) -> str:
     text = fields.get("text", fields.get("document"))
     if not isinstance(text, str):
         raise ValueError(
             f"Line {number} of `{path}` has the fields {sorted(fields)}, but a document is a string in `text` "
             "or `document`. Rename the field or remove the line."
         )
-    return _join(fields.get("title"), text)
+    return text
 
 
 def _to_id(value: Any) -> str | None:
@@ -202,4 +227,4 @@ def _join(title: str | None, text: str) -> str:
     return f"{title or ''} {text}".strip()
 
 
-__all__ = ["Corpus", "check_ids", "ids_and_texts", "load_corpus", "load_documents"]
+__all__ = ["Corpus", "check_ids", "ids_and_texts", "ids_titles_and_texts", "load_corpus", "load_documents"]

@@ -124,7 +124,7 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
         and their number is logged.
     """
     folder = Path(folder).expanduser()
-    corpus_file = _find_file(folder, "corpus.jsonl", "corpus.jsonl.gz")
+    corpus_file = find_corpus_file(folder)
     queries_file = _find_file(folder, "queries.jsonl", "queries.jsonl.gz")
     qrels_file = _find_file(folder, "qrels.tsv", "qrels/test.tsv")
     corpus, queries = _read_texts(corpus_file), _read_texts(queries_file)
@@ -147,6 +147,11 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
             "document."
         )
     return RetrievalSet(folder.resolve().name, corpus, {query_id: queries[query_id] for query_id in qrels}, qrels)
+
+
+def find_corpus_file(folder: Path) -> Path:
+    """Returns the file of the documents in a folder in the layout of BEIR."""
+    return _find_file(folder, "corpus.jsonl", "corpus.jsonl.gz")
 
 
 def save_retrieval_set(retrieval_set: RetrievalSet, folder: str | os.PathLike) -> None:
@@ -237,4 +242,4 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-__all__ = ["RetrievalSet", "load_retrieval_set", "retrieval_set_from_pairs", "save_retrieval_set"]
+__all__ = ["RetrievalSet", "find_corpus_file", "load_retrieval_set", "retrieval_set_from_pairs", "save_retrieval_set"]

@@ -15,8 +15,6 @@ from .significance import Comparison, compare_scores
 
 Scores = dict[str, dict[str, float]]  # by metric and query
 
-_SIGNIFICANCE_LEVEL = 0.05
-
 
 class Row(NamedTuple):
     """
@@ -137,7 +135,7 @@ class Evaluation:
         if baseline is None or row == baseline:
             return score
         comparison = self.compare(baseline, row, retrieval_set=retrieval_set, metric=metric)
-        return f"{score}*" if comparison.p_value < _SIGNIFICANCE_LEVEL else score
+        return f"{score}*" if comparison.is_significant else score
 
     def to_json(self) -> str:
         """Returns all scores and settings, for [`Evaluation.from_json`]."""

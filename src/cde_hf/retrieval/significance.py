@@ -7,6 +7,9 @@ import numpy as np
 from scipy.stats import permutation_test
 
 
+_SIGNIFICANCE_LEVEL = 0.05
+
+
 @dataclass(frozen=True)
 class Comparison:
     """
@@ -25,6 +28,11 @@ class Comparison:
     difference: float
     p_value: float
     num_queries: int
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether p < 0.05."""
+        return self.p_value < _SIGNIFICANCE_LEVEL
 
 
 def compare_scores(
