@@ -236,7 +236,9 @@ def test_evaluate_makes_queries_from_a_corpus(corpus_file, tmp_path, capsys):
     first, *lines = capsys.readouterr().out.splitlines()
     assert "a proxy made from the corpus, with 6 titles of its documents as queries. It is not judged" in first
     assert "| ndcg@10 | animals.jsonl (proxy) | mean |" in lines
-    assert lines[-1].startswith("Contextualizing makes no significant difference: it changes NDCG@10 by ")
+    assert lines[-1].startswith(
+        "On this proxy, contextualizing makes no significant difference: it changes NDCG@10 by "
+    )
     rows = Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
     contextual = [Row(f"minilm {kind}", "own") for kind in ("whitened", "contextualized")]
     assert rows == [Row("BM25"), Row("minilm"), *contextual]
@@ -257,12 +259,12 @@ def test_a_proxy_of_sentences_is_called_so(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("first", "second", "sentence"),
     [
-        ([0.1] * 20, [0.2] * 20, "Contextualizing gains: it changes MRR@10 by +10.0 (p = 0.0002)."),
-        ([0.2] * 20, [0.1] * 20, "Contextualizing loses: it changes MRR@10 by -10.0 (p = 0.0002)."),
+        ([0.1] * 20, [0.2] * 20, "On this proxy, contextualizing gains: it changes MRR@10 by +10.0 (p = 0.0002)."),
+        ([0.2] * 20, [0.1] * 20, "On this proxy, contextualizing loses: it changes MRR@10 by -10.0 (p = 0.0002)."),
         (
             [0.1] * 3,
             [0.2] * 3,
-            "Contextualizing makes no significant difference: it changes MRR@10 by +10.0 (p = 0.25).",
+            "On this proxy, contextualizing makes no significant difference: it changes MRR@10 by +10.0 (p = 0.25).",
         ),
     ],
 )

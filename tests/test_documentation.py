@@ -37,7 +37,7 @@ def test_the_quickstart(tmp_path, monkeypatch):
 def test_the_page_on_contextualize(tmp_path, monkeypatch):
     num_blocks, names = run_page("contextualize.md", tmp_path, monkeypatch)
     assert num_blocks == 3
-    assert names["model"].encode(["lift"]).shape == (1, 384)
+    assert names["model"].encode(["lift"]).shape == (1, 640)
 
 
 WITHOUT_THE_PACKAGE = """

@@ -121,8 +121,8 @@ def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
     comparison = evaluation.compare(without, contextual, metric=metric)
     change = f"{metric.upper()} by {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})"
     if not comparison.is_significant:
-        return f"Contextualizing makes no significant difference: it changes {change}."
-    return f"Contextualizing {'gains' if comparison.difference > 0 else 'loses'}: it changes {change}."
+        return f"On this proxy, contextualizing makes no significant difference: it changes {change}."
+    return f"On this proxy, contextualizing {'gains' if comparison.difference > 0 else 'loses'}: it changes {change}."
 
 
 def contextualize(args: argparse.Namespace) -> None:
