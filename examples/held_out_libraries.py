@@ -29,7 +29,7 @@ from cde_hf import (
     evaluate,
     model_path,
 )
-from cde_hf.retrieval import Row
+from cde_hf.evaluation import Row
 
 
 def sample(library: RetrievalSet, num_queries: int, num_documents: int | None) -> RetrievalSet:

@@ -24,12 +24,12 @@ from tqdm.auto import tqdm
 
 from cde_hf import BM25, RetrievalSet, load_pairs, load_retrieval_set, model_path, sample_documents
 from cde_hf.data import retrieval_set_from_pairs
+from cde_hf.evaluation import Ranking, compare_scores
+from cde_hf.evaluation.metrics import RANKING_DEPTH, score_ranking
+from cde_hf.evaluation.whitening import fit_whitening
 from cde_hf.modeling.context import CorpusTerms
 from cde_hf.modeling.corpus_part import WEIGHT_PER_SPREAD
 from cde_hf.modeling.term_vectors import count_terms, embed_terms, fit_terms, term_features
-from cde_hf.retrieval import Ranking, compare_scores
-from cde_hf.retrieval.metrics import RANKING_DEPTH, score_ranking
-from cde_hf.retrieval.whitening import fit_whitening
 
 from .frequency_pooling import Results, Scores, TokenVectors, count_tokens, mean_scores, percent, source, weigh
 from .runner.experiment import Experiment, Page, Setting

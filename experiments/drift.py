@@ -17,8 +17,8 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from cde_hf import ContextualIndex, RetrievalSet, contextualize, load_retrieval_set, model_path
-from cde_hf.retrieval import Ranking
-from cde_hf.retrieval.metrics import score_ranking
+from cde_hf.evaluation import Ranking
+from cde_hf.evaluation.metrics import score_ranking
 
 from .runner.experiment import Experiment, Page, Setting
 from .runner.table import Row, markdown_table

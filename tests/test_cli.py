@@ -16,9 +16,10 @@ from transformers import AutoModel, AutoTokenizer
 from cde_hf import CDEModel, Evaluation, RetrievalSet, save_checkpoint
 from cde_hf.batching import KMeansSettings
 from cde_hf.batching.preparation import DEFAULT_CLUSTER_SIZE
-from cde_hf.cli import build_parser, effect_of_context, main
+from cde_hf.cli import build_parser, main
+from cde_hf.cli.evaluate import effect_of_context
 from cde_hf.data import save_retrieval_set
-from cde_hf.retrieval import Row
+from cde_hf.evaluation import Row
 from cde_hf.trainer.models import load_model
 
 

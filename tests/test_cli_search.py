@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, ContextualIndex, save_checkpoint
 from cde_hf.cli import main
-from cde_hf.retrieval import EncodedCorpus, index_folder
+from cde_hf.encoding import EncodedCorpus
+from cde_hf.index import folder as index_folder
 
 
 @pytest.fixture

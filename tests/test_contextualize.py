@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import BoW, Dense, Pooling
 
 from cde_hf import contextualize, get_context, set_context
-from cde_hf.retrieval import ContextualModelEmbedder
+from cde_hf.evaluation import ContextualModelEmbedder
 
 
 CORPUS = [

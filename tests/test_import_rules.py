@@ -14,14 +14,17 @@ PACKAGE = Path(cde_hf.__file__).parent
 MAY_IMPORT = {
     "modeling": set(),
     "data": set(),
-    "batching": {"data", "processes"},
-    "retrieval": {"modeling", "data", "contextual_models", "processes", "lazy"},
     "contextual_models": {"modeling", "data"},
-    "hub": {"modeling", "data", "contextual_models"},
-    "onnx_export": {"modeling", "contextual_models"},
-    "model_card": {"retrieval"},
-    "publishing": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "retrieval", "hub", "model_card", "publishing", "processes"},
+    "saving": {"modeling", "data", "contextual_models"},
+    "vectors": {"modeling", "contextual_models"},
+    "encoding": {"modeling", "data", "contextual_models", "vectors", "processes"},
+    "batching": {"data", "processes"},
+    "evaluation": {"modeling", "data", "contextual_models", "vectors", "lazy"},
+    "index": {"modeling", "data", "contextual_models", "vectors", "encoding", "lazy"},
+    "onnx": {"modeling", "contextual_models"},
+    "model_card": {"evaluation"},
+    "hub": {"model_card"},
+    "trainer": {"modeling", "data", "batching", "evaluation", "saving", "model_card", "hub", "processes"},
 }
 
 

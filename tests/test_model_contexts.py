@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, Context, contextualize, get_context, save_checkpoint, save_with_context, set_context
 from cde_hf.contextual_models import find_contextual_module
-from cde_hf.retrieval import VectorOrigin, vector_origin
+from cde_hf.vectors import VectorOrigin, vector_origin
 
 
 CORPUS = {"cat": "The cat sleeps.", "dog": "The dog barks at the moon.", "owl": "The owl hunts by night."}

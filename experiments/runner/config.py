@@ -152,10 +152,11 @@ def hash_of(identity: Any) -> str:
 
 
 @cache
-def source_fingerprint(folders: tuple[str, ...]) -> str:
-    """Hash of what the code in some folders of the package does."""
+def source_fingerprint(sources: tuple[str, ...]) -> str:
+    """Hash of what the code in some folders and files of the package does."""
     package = Path(cde_hf.__file__).parent
-    paths = [path for folder in folders for path in sorted((package / folder).glob("*.py"))]
+    patterns = (source if source.endswith(".py") else f"{source}/*.py" for source in sources)
+    paths = [path for pattern in patterns for path in sorted(package.glob(pattern))]
     return hash_of(
         [meaning_of(path.read_text()) for path in paths if path.relative_to(package).as_posix() not in _IDLE_FILES]
     )

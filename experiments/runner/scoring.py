@@ -8,7 +8,7 @@ from pathlib import Path
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import contextualize
-from cde_hf.retrieval import (
+from cde_hf.evaluation import (
     BM25,
     ContextualModelEmbedder,
     Embedder,
@@ -36,7 +36,7 @@ CONTEXTUAL_KINDS = {
     "contextual": {},
     "contextual, frequency-pooled": FREQUENCY_FIELDS,
 }
-_SOURCE_FOLDERS = ("retrieval", "modeling")  # the code that makes scores
+_SOURCES = ("evaluation", "modeling", "contextual_models.py", "vectors.py")  # the code that makes scores
 
 
 def score_model(workspace: Workspace, folder: str | Path, config: EvaluationConfig, kind: str = "plain") -> Scores:
@@ -164,7 +164,7 @@ def _evaluate(workspace: Workspace, system: Embedder | Ranker, config: Evaluatio
 @cache
 def _scores_path(workspace: Workspace, config: EvaluationConfig, name: str) -> Path:
     sets = [asdict(each) for each in load_sets(workspace, config)]
-    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(_SOURCE_FOLDERS)]
+    identity = [asdict(config), sets, _other_contexts(workspace, config), source_fingerprint(_SOURCES)]
     return workspace.runs / "scores" / f"{name}-{hash_of(identity)}.json"
 
 

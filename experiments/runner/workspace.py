@@ -8,15 +8,8 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from cde_hf import (
-    BatchPlan,
-    TfidfSurrogate,
-    docstring_split,
-    load_pairs,
-    model_path,
-    prepare_batch_plan,
-)
-from cde_hf.hub import save_biencoder
+from cde_hf import BatchPlan, TfidfSurrogate, docstring_split, load_pairs, model_path, prepare_batch_plan
+from cde_hf.saving import save_biencoder
 
 from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
 from .mining import mine_negatives

@@ -11,8 +11,8 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from safetensors import safe_open
 
-from .retrieval.evaluation_result import Evaluation, Row
-from .retrieval.metrics import METRICS
+from .evaluation.metrics import METRICS
+from .evaluation.result import Evaluation, Row
 
 
 _TEMPLATE = Path(__file__).parent / "model_cards" / "template.md"

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from datasets import Dataset
 
-from cde_hf.batching import (
-    BatchPlan,
-    KMeansSettings,
-    SentenceTransformerSurrogate,
-    TfidfSurrogate,
-    prepare_batch_plan,
-)
+from cde_hf.batching import BatchPlan, KMeansSettings, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
 from cde_hf.batching import surrogates as surrogates_module
 
 

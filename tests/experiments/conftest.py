@@ -8,7 +8,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from cde_hf import RetrievalSet, model_path
 from cde_hf.data import save_retrieval_set
-from cde_hf.hub import save_biencoder
+from cde_hf.saving import save_biencoder
 from experiments.runner.config import RunConfig
 from experiments.runner.sets import EvaluationConfig
 from experiments.runner.workspace import Workspace

@@ -10,8 +10,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cde_hf import BatchPlan, ContextualContrastiveTrainer, ContextualTrainingArguments, Prompts, RetrievalSet
-from cde_hf.hub import save_biencoder
 from cde_hf.processes import check_processes
+from cde_hf.saving import save_biencoder
 from cde_hf.trainer import trainer as trainer_module
 from cde_hf.trainer.evaluation import add_means, make_embedder, score_retrieval_sets
 
@@ -321,7 +321,7 @@ def test_a_biencoder_is_evaluated_once(tiny, train, retrieval_sets):
 
 def test_evaluation_equals_that_of_the_saved_checkpoint(train, retrieval_sets, tmp_path):
     from cde_hf import ContextualModelEmbedder, evaluate
-    from cde_hf.retrieval import Row
+    from cde_hf.evaluation import Row
 
     trainer, _ = train(eval_dataset=retrieval_sets)
     metrics = trainer.evaluate()

@@ -10,10 +10,10 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data import Prompts, RetrievalSet
+from ..evaluation import ContextualModelEmbedder, SentenceTransformerEmbedder
+from ..evaluation.scoring import sample_context, score_set
 from ..modeling.pooling import mean_of_tokens
 from ..modeling.sentence_transformers_cde import CDETransformer
-from ..retrieval import ContextualModelEmbedder, SentenceTransformerEmbedder
-from ..retrieval.evaluation import sample_context, score_set
 from .step import is_contextual
 
 

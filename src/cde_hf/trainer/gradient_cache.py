@@ -27,16 +27,7 @@ from torch import Tensor
 
 from ..modeling import Context
 from .losses import InfoNCEOutput
-from .step import (
-    Encoder,
-    MiniBatchSize,
-    RandomState,
-    Step,
-    Texts,
-    gather_rows,
-    own_gradient,
-    touch_parameters,
-)
+from .step import Encoder, MiniBatchSize, RandomState, Step, Texts, gather_rows, own_gradient, touch_parameters
 
 
 _Graph = tuple[list[Tensor], list[Tensor | None]]  # outputs and their gradients

@@ -12,9 +12,9 @@ from transformers import (
     set_seed,
 )
 
-from ..hub import model_path
 from ..modeling import CDEModel
 from ..modeling.modeling_cde import find_encoder_folder
+from ..saving import model_path
 
 
 Architecture = Literal["contextual", "biencoder"]

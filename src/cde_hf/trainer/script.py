@@ -17,9 +17,9 @@ from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, 
 from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
-from ..hub import model_path
 from ..modeling import CDEConfig
 from ..processes import process_state
+from ..saving import model_path
 from .arguments import ContextualTrainingArguments
 from .models import DEFAULT_POOLING, Architecture, load_model
 from .trainer import ContextualContrastiveTrainer

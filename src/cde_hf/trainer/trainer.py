@@ -40,10 +40,10 @@ from transformers.utils import logging
 
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter, prepare_batch_plan
 from ..data import Prompts, RetrievalSet, check_pairs
-from ..hub import save_biencoder, save_checkpoint
+from ..hub import push_to_hub
 from ..modeling.backbones import longest_text
 from ..processes import process_state
-from ..publishing import push_to_hub
+from ..saving import save_biencoder, save_checkpoint
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
 from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
@@ -52,16 +52,7 @@ from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
 from .models import load_model
-from .step import (
-    Encoder,
-    MiniBatchSize,
-    Step,
-    Texts,
-    embed_plainly,
-    gather_rows,
-    is_contextual,
-    touch_parameters,
-)
+from .step import Encoder, MiniBatchSize, Step, Texts, embed_plainly, gather_rows, is_contextual, touch_parameters
 from .step_metrics import StepMetrics
 
 

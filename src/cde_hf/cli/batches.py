@@ -1,0 +1,121 @@
+"""The commands `prepare` and `inspect`: batch plans."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import MODEL_HELP, say
+
+
+if TYPE_CHECKING:
+    from .. import SentenceTransformerSurrogate, TfidfSurrogate
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Makes a batch plan."""
+    from .. import docstring_split, prepare_batch_plan
+    from ..batching import KMeansSettings, format_statistics
+    from ..data import PairSource, load_sources
+
+    if args.data == ["docstrings"]:
+        dataset, _ = docstring_split()
+    else:
+        columns = dict(_name_and_column(pair) for pair in args.columns)
+        dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
+    plan = prepare_batch_plan(
+        dataset,
+        args.plan,
+        surrogate=_surrogate(args.surrogate, args),
+        filter_surrogate=_surrogate(args.filter_surrogate, args) if args.filter_surrogate else None,
+        cluster_size=args.cluster_size,
+        clustering=KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed),
+        dtype=args.dtype,
+    )
+    say(format_statistics(plan))
+    say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
+
+
+def inspect(args: argparse.Namespace) -> None:
+    """Prints the statistics of a batch plan and writes a page about it."""
+    from .. import BatchPlan
+    from ..batching import format_statistics, write_inspection_page
+
+    plan = BatchPlan.load(args.plan)
+    page = args.html or args.plan.with_suffix(".html")
+    write_inspection_page(plan, page)
+    say(format_statistics(plan))
+    say(f"\nWrote {page}: open it in a browser.")
+
+
+def _name_and_column(pair: str) -> tuple[str, str]:
+    name, is_pair, column = pair.partition("=")
+    if not is_pair:
+        raise ValueError(f"`--columns` takes pairs such as query=question, got `{pair}`.")
+    return name, column
+
+
+def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
+    from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
+
+    if name == "tfidf":
+        return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
+    return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
+
+
+def add_prepare(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `prepare`."""
+    command = commands.add_parser(
+        "prepare",
+        help="cluster training pairs into a batch plan",
+        description="Embeds all queries and documents with a cheap surrogate model and clusters the pairs of each "
+        "domain, so that batches can be filled with similar pairs. If interrupted, run the same command again to "
+        "resume. On several GPUs: accelerate launch -m cde_hf.cli prepare ...",
+        epilog="example: cde-hf prepare docstrings plan --surrogate tfidf --cluster-size 256",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument(
+        "data",
+        metavar="DATA",
+        nargs="+",
+        help="JSONL, Parquet or CSV files, folders or Hub names; or `docstrings`, which needs no download",
+    )
+    command.add_argument("plan", metavar="PLAN", type=Path, help="folder to write")
+    data = command.add_argument_group("data")
+    data.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="OURS=THEIRS",
+        help="column names, such as query=question document=answer domain=subdomain",
+    )
+    data.add_argument("--split", default="train", help="split of a Hub data set")
+    surrogate = command.add_argument_group("surrogate")
+    surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
+    surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")
+    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="dimensions of the `tfidf` vectors")
+    surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
+    surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
+    clusters = command.add_argument_group("clusters")
+    clusters.add_argument("--cluster-size", type=int, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--iterations", type=int, default=100, help="k-means iterations")
+    clusters.add_argument("--starts", type=int, default=6, help="k-means starts; the best one is kept")
+    clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
+    clusters.add_argument("--seed", type=int, default=0, help="random seed")
+    command.set_defaults(run=prepare)
+
+
+def add_inspect(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `inspect`."""
+    command = commands.add_parser(
+        "inspect",
+        help="show the contents of a batch plan",
+        description="Prints the statistics of a batch plan and writes one HTML page with cluster sizes, hardness, "
+        "filtered negatives, and sample clusters with their texts.",
+        epilog="example: cde-hf inspect plan --html plan.html",
+    )
+    command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
+    command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
+    command.set_defaults(run=inspect)
+
+
+__all__ = ["add_inspect", "add_prepare"]

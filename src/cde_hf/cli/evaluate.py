@@ -1,0 +1,169 @@
+"""The commands `evaluate` and `contextualize`."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import MODEL_HELP, add_trust_argument, load_model, say
+
+
+if TYPE_CHECKING:
+    from .. import Evaluation
+    from ..data import PseudoRetrievalSet
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Scores models on retrieval sets."""
+    from .. import BM25, load_retrieval_set
+    from .. import evaluate as evaluate_systems
+    from ..data import load_documents, pseudo_retrieval_set
+    from ..evaluation import CONTEXTS
+
+    retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
+    proxies = [pseudo_retrieval_set(f"{path.name} (proxy)", path, seed=args.seed) for path in args.corpus]
+    paths = [Path(context) for context in args.context if context not in CONTEXTS]
+    if len({path.name for path in paths}) < len(paths):
+        raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
+    systems = [BM25()]
+    for name in [args.model, *args.compare]:
+        systems += _systems(name, args)
+    evaluation = evaluate_systems(
+        systems,
+        [*retrieval_sets, *proxies],
+        contexts=[context for context in args.context if context in CONTEXTS],
+        other_contexts={path.name: load_documents(path) for path in paths},
+        context_size=args.context_size,
+        seed=args.seed,
+    )
+    baseline = next(row for row in evaluation.rows if row.system == Path(args.model).name)
+    if proxies:
+        say(_describe_proxies(proxies))
+    for metric in args.metrics:
+        say(evaluation.to_markdown(metric, baseline=baseline))
+    say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
+    if args.json is not None:
+        evaluation.save(args.json)
+        say(f"Wrote {args.json}.")
+    if proxies:
+        say(effect_of_context(evaluation, Path(args.model).name, args.metrics[0]))
+
+
+def _describe_proxies(proxies: Sequence["PseudoRetrievalSet"]) -> str:
+    counts = {
+        "titles": sum(proxy.num_titles for proxy in proxies),
+        "sentences": sum(proxy.num_sentences for proxy in proxies),
+    }
+    queries = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    return (
+        f"This is a proxy made from the corpus, with {queries} of its documents as queries. It is not judged "
+        "relevance.\nThe differences between the rows matter, not the height of the scores.\n"
+    )
+
+
+def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
+    """Says in a sentence whether a context of the corpus itself changes the scores of a model."""
+    rows = [row for row in evaluation.rows if row.system in (name, f"{name} contextualized")]
+    without = next((row for row in rows if row.system == name and row.context in (None, "none")), None)
+    contextual = next((row for row in rows if row.context == "own"), None)
+    if without is None or contextual is None:
+        return (
+            f"The effect of the context shows in two rows of {name}, with it and without it: use `--context own none`."
+        )
+    comparison = evaluation.compare(without, contextual, metric=metric)
+    change = f"{metric.upper()} by {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})"
+    if not comparison.is_significant:
+        return f"On this proxy, contextualizing makes no significant difference: it changes {change}."
+    return f"On this proxy, contextualizing {'gains' if comparison.difference > 0 else 'loses'}: it changes {change}."
+
+
+def contextualize(args: argparse.Namespace) -> None:
+    """Adapts a sentence-transformers model to a corpus."""
+    from .. import contextualize as contextualize_model
+
+    model = load_model(args.model, args)
+    sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
+    contextualized = contextualize_model(model, args.corpus, seed=args.seed, **sizes)
+    contextualized.save(str(args.output))
+    say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+
+
+def _systems(name: str, args: argparse.Namespace) -> list:
+    """The rows of a model: a contextual model; or a plain model unchanged, whitened and contextualized."""
+    from .. import ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
+    from ..contextual_models import find_contextual_module
+    from ..evaluation import RememberingEmbedder, WhitenedEmbedder
+
+    model = load_model(name, args)
+    title = Path(name).name
+    if find_contextual_module(model) is not None:
+        return [ContextualModelEmbedder(model, title, batch_size=args.batch_size)]
+    plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
+    systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
+    try:
+        contextualized = contextualize(model, None)
+        systems.append(ContextualModelEmbedder(contextualized, f"{title} contextualized", batch_size=args.batch_size))
+    except ValueError as error:
+        say(f"{title} is not contextualized: {error}")
+    return systems
+
+
+def add_evaluate(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `evaluate`."""
+    command = commands.add_parser(
+        "evaluate",
+        help="score models on retrieval sets",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
+        "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
+        "model is also whitened, and contextualized, with the same documents. Without labels, --corpus makes queries "
+        "from the documents.",
+        epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    data = command.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data", nargs="+", default=[], metavar="FOLDER", help="folders of retrieval sets")
+    data.add_argument(
+        "--corpus",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="corpora without queries, as files or folders: titles or sentences of their documents are the queries",
+    )
+    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
+    command.add_argument(
+        "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
+    )
+    command.add_argument("--context-size", type=int, help="context documents to sample (default: all)")
+    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--json", type=Path, help="file for the scores of every query")
+    add_trust_argument(command)
+    command.set_defaults(run=evaluate)
+
+
+def add_contextualize(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `contextualize`."""
+    command = commands.add_parser(
+        "contextualize",
+        help="adapt a sentence-transformers model to a corpus",
+        description="Saves a sentence-transformers model with context-frequency pooling and a corpus part, which are "
+        "fitted to the corpus. It needs neither labels nor training, and encodes about as fast as before.",
+        epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument(
+        "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
+    )
+    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
+    command.add_argument("--corpus-dim", type=int, default=256, help="dimensions of the corpus part, 0 for none")
+    command.add_argument("--size", type=int, help="number of documents to sample (default: up to 50,000)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the sample and of the fit")
+    add_trust_argument(command)
+    command.set_defaults(run=contextualize)
+
+
+__all__ = ["add_contextualize", "add_evaluate", "effect_of_context"]

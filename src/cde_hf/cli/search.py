@@ -1,0 +1,213 @@
+"""The commands `encode`, `index` and `search`."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .common import MODEL_HELP, add_trust_argument, load_model, say
+
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from .. import ContextualIndex
+    from ..encoding import EncodedCorpus
+    from ..index import SearchHit
+
+_CORPUS_HELP = "text file (a document a line), JSONL file, or folder of a retrieval set"
+_COLUMN_WIDTH = 58
+
+
+def encode(args: argparse.Namespace) -> None:
+    """Encodes a corpus into Parquet files."""
+    encoded = _encode(_contextual_model(args), args, args.output)
+    say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
+
+
+def index(args: argparse.Namespace) -> None:
+    """Builds an index of a corpus."""
+    from .. import ContextualIndex
+    from ..encoding import EncodedCorpus
+    from ..processes import process_state
+
+    model = _contextual_model(args)
+    is_encoded = EncodedCorpus.exists(args.corpus)
+    work = args.output.with_name(f"{args.output.name}.partial")
+    encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
+    if process_state().is_main_process:
+        built = ContextualIndex.from_encoded(model, encoded, kind=args.kind)
+        built.save(args.output)
+        if not is_encoded:
+            shutil.rmtree(work)
+        say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}`.")
+
+
+def search(args: argparse.Namespace) -> None:
+    """Searches an index for one query, or for every query that is typed."""
+    from .. import ContextualIndex
+
+    name = args.model or ContextualIndex.read_model_name(args.index)
+    if name is None:
+        raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
+    found = ContextualIndex.load(args.index, load_model(name, args))
+    plain = _index_without_context(found, args) if args.side_by_side else None
+    queries = [args.query] if args.query is not None else _typed_queries()
+    for query in queries:
+        hits = found.search(query, depth=args.depth)
+        if plain is None:
+            say(_in_lines(hits))
+        else:
+            say(_in_columns(hits, plain.search(query, depth=args.depth)))
+
+
+def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
+    from .. import contextualize
+
+    model = load_model(args.model, args)
+    return contextualize(model, None) if args.contextualize else model
+
+
+def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path) -> "EncodedCorpus":
+    from .. import encode_corpus
+
+    sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
+    return encode_corpus(model, args.corpus, folder, seed=args.seed, **sizes)
+
+
+def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
+    """Loads an index of the same documents without a context, which is built next to the index on first use."""
+    from .. import ContextualIndex
+
+    if found.origin.context is None:
+        raise ValueError(
+            f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
+        )
+    folder = args.index.with_name(f"{args.index.name}.no-context")
+    model = found.model_without_context()
+    if ContextualIndex.exists(folder):
+        plain = ContextualIndex.load(folder, model)
+        if plain.document_ids == found.document_ids:
+            return plain
+    if None in found.texts:
+        raise ValueError(
+            f"`{args.index}` has vectors without texts, which cannot be encoded again. Build the index from texts."
+        )
+    say(f"Encoding the {len(found):,} documents without a context, once.")
+    plain = ContextualIndex.build(model, dict(zip(found.document_ids, found.texts, strict=True)))
+    plain.save(folder)
+    return plain
+
+
+def _typed_queries() -> Iterator[str]:
+    while True:
+        sys.stdout.write("> ")
+        sys.stdout.flush()
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.strip()
+
+
+def _in_lines(hits: list["SearchHit"]) -> str:
+    return "\n".join(
+        f"{rank:3d}  {hit.score:.3f}  {hit.document_id}  {_short(hit.text, 100)}"
+        for rank, hit in enumerate(hits, start=1)
+    )
+
+
+def _in_columns(hits: list["SearchHit"], plain_hits: list["SearchHit"]) -> str:
+    cells = [
+        [f"{hit.score:.3f}  {_short(f'{hit.document_id}  {hit.text}', _COLUMN_WIDTH - 8)}" for hit in column]
+        for column in (hits, plain_hits)
+    ]
+    rows = [f"     {'with context':{_COLUMN_WIDTH}} without context"]
+    for rank, (left, right) in enumerate(zip(*cells, strict=True), start=1):
+        rows.append(f"{rank:3d}  {left:{_COLUMN_WIDTH}} {right}")
+    return "\n".join(rows)
+
+
+def _short(text: str | None, width: int) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: str) -> None:
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("corpus", metavar="CORPUS", type=Path, help=corpus_help)
+    command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
+    command.add_argument(
+        "--contextualize",
+        action="store_true",
+        help="adapt a plain model to this corpus first, as `cde-hf contextualize` does",
+    )
+    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument(
+        "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed with which the context is sampled")
+    add_trust_argument(command)
+
+
+def add_encode(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `encode`."""
+    command = commands.add_parser(
+        "encode",
+        help="encode a corpus into Parquet files",
+        description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and saves "
+        "the context. A contextual model without a context gets a sample of the corpus. After an interruption, the "
+        "same command resumes. On several processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
+        epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_encoding_arguments(command, corpus_help=_CORPUS_HELP)
+    command.set_defaults(run=encode)
+
+
+def add_index(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `index`."""
+    command = commands.add_parser(
+        "index",
+        help="build a searchable index of a corpus",
+        description="Encodes a corpus and writes an index: vectors, documents and the context of the vectors. After "
+        "an interruption, the same command resumes. Also takes the folder of `cde-hf encode`.",
+        epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP} or of `cde-hf encode`")
+    command.add_argument(
+        "--kind",
+        choices=["auto", "flat", "hnsw", "ivf"],
+        default="auto",
+        help="flat is exact; auto is flat up to 500,000 documents and hnsw beyond",
+    )
+    command.set_defaults(run=index)
+
+
+def add_search(commands: argparse._SubParsersAction) -> None:
+    """Adds the command `search`."""
+    command = commands.add_parser(
+        "search",
+        help="search an index",
+        description="Shows the best documents for a query. Without a query, it reads queries until the input ends. "
+        "Queries are encoded with the context of the index.",
+        epilog="example: cde-hf search my-index 'Who sleeps on the sofa?' --side-by-side",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
+    command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")
+    command.add_argument("--depth", type=int, default=10, help="number of documents to show")
+    command.add_argument(
+        "--side-by-side",
+        action="store_true",
+        help="also show the results without a context; the first time, this encodes the documents again",
+    )
+    command.add_argument("--model", help="model of the index, if it was moved")
+    add_trust_argument(command)
+    command.set_defaults(run=search)
+
+
+__all__ = ["add_encode", "add_index", "add_search"]

@@ -1,0 +1,290 @@
+"""
+Encodes a corpus into a folder of Parquet files, on any number of processes, and resumes after an interruption.
+
+1. The main process fixes the context and writes it to the folder, together with the hash of the corpus and the model.
+2. The corpus is split into shards. Each of `n` processes takes every n-th shard, encodes it and writes one Parquet
+   file with the columns `id`, `text` and `vector`. A file gets its final name when it is complete.
+
+A second run skips finished shards. It refuses a folder of another corpus or model. `accelerate launch` starts the
+processes, on one machine or on several machines that share the folder.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+from accelerate import PartialState
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+from transformers.utils import logging
+
+from .contextual_models import get_context, with_context, with_own_context
+from .data import Corpus, ids_and_texts
+from .modeling import Context
+from .processes import process_state
+from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
+
+
+logger = logging.get_logger(__name__)
+
+FORMAT_VERSION = 2
+MANIFEST = "encoding.json"
+
+_CONTEXT_FILE = "context.safetensors"
+# What a killed first step may leave behind: the context, its temporary folder, the unfinished manifest.
+_FIRST_FILES = (_CONTEXT_FILE, "tmp", f"{MANIFEST}.new")
+
+
+@dataclass(frozen=True)
+class EncodedCorpus:
+    """
+    A corpus with its vectors in a folder of Parquet files, made by [`encode_corpus`].
+
+    Args:
+        folder (`Path`):
+            The folder.
+        manifest (`dict`):
+            Origin of the vectors, number of documents, size of a shard, hash of the corpus.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
+        """Opens a folder and refuses one with missing shards."""
+        folder = Path(folder)
+        encoded = cls(folder, _read_manifest(folder))
+        missing = [path.name for path in encoded.paths if not path.exists()]
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are missing, such as {missing[0]}. "
+                "Encode the corpus into this folder again, which resumes after the finished shards."
+            )
+        return encoded
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an encoded corpus, finished or not."""
+        return (Path(folder) / MANIFEST).exists()
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return self.manifest["num_documents"]
+
+    @property
+    def origin(self) -> VectorOrigin:
+        """The origin of the vectors."""
+        return VectorOrigin.from_dict(self.manifest["origin"])
+
+    @property
+    def context(self) -> Context | None:
+        """The context of the vectors."""
+        path = self.folder / _CONTEXT_FILE
+        return Context.load(path) if path.exists() else None
+
+    @property
+    def paths(self) -> list[Path]:
+        """The Parquet files, in the order of the corpus."""
+        num_shards = -(-len(self) // self.manifest["shard_size"])
+        return [self.folder / f"shard-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+
+    def shards(self) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
+        """Ids, texts and vectors of shape `(num_documents, dim)`, file by file."""
+        for path in self.paths:
+            try:
+                table = pq.read_table(path)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise ValueError(
+                    f"`{path}` is corrupt or incomplete ({error}). Remove it and encode the corpus into this folder "
+                    "again."
+                ) from error
+            vectors = table["vector"].combine_chunks()
+            matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
+            yield table["id"].to_pylist(), table["text"].to_pylist(), matrix
+
+
+def encode_corpus(
+    model: SentenceTransformer,
+    documents: Corpus,
+    folder: str | os.PathLike,
+    *,
+    batch_size: int = 32,
+    shard_size: int = 8192,
+    seed: int = 0,
+) -> EncodedCorpus:
+    """
+    Encodes a corpus into a folder, or resumes an interrupted run.
+
+    Args:
+        model (`SentenceTransformer`):
+            A CDE checkpoint, a model with context-frequency pooling, or a plain model. A contextual model uses its own
+            context; without one, it gets a sample of the documents.
+        documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+            A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
+        folder (`str` or `os.PathLike`):
+            Folder to write.
+        batch_size (`int`, *optional*, defaults to `32`):
+            Number of texts to encode at once.
+        shard_size (`int`, *optional*, defaults to `8192`):
+            Number of documents in a file.
+        seed (`int`, *optional*, defaults to `0`):
+            Seed with which a context is sampled.
+
+    Returns:
+        `EncodedCorpus`: The corpus with its vectors.
+    """
+    if shard_size < 1:
+        raise ValueError(f"`shard_size` must be at least 1, got {shard_size}. Use 8192 if in doubt.")
+    folder = Path(folder)
+    document_ids, texts = ids_and_texts(documents)
+    state = process_state()
+    if state.is_main_process:
+        _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
+    state.wait_for_everyone()
+    encoded = EncodedCorpus(folder, _read_manifest(folder))
+    model = with_context(model, encoded.context, encoded.origin.settings)
+    if vector_origin(model) != encoded.origin:
+        raise ValueError(
+            f"`{folder}` was started with another model or setting: "
+            f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
+        )
+    _encode_shards(model, document_ids, texts, encoded, state, batch_size)
+    state.wait_for_everyone()
+    if state.is_main_process:
+        for path in folder.glob(".shard-*.new"):  # left behind by killed processes
+            path.unlink()
+    return EncodedCorpus.load(folder)
+
+
+def _begin(
+    model: SentenceTransformer,
+    document_ids: list[str],
+    texts: Sequence[str],
+    folder: Path,
+    *,
+    shard_size: int,
+    seed: int,
+) -> None:
+    """Writes what all shards share, or checks that the folder was started with the same."""
+    wanted = {
+        "format_version": FORMAT_VERSION,
+        "num_documents": len(document_ids),
+        "corpus_hash": _hash_corpus(document_ids, texts),
+        "shard_size": shard_size,
+    }
+    if EncodedCorpus.exists(folder):
+        found = _read_manifest(folder)
+        context = get_context(model)
+        wanted_context = context.hash if context is not None else found["origin"]["context"]
+        for name, value in {**wanted, "context": wanted_context}.items():
+            there = found["origin"]["context"] if name == "context" else found.get(name)
+            if there != value:
+                raise ValueError(
+                    f"`{folder}` was started with another `{name}`: {there}, not {value}. Remove the folder or give "
+                    "another one."
+                )
+        logger.info(f"Resuming `{folder}`.")
+        return
+    if folder.exists() and any(not path.name.startswith(_FIRST_FILES) for path in folder.iterdir()):
+        raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = with_own_context(model, texts, seed=seed)
+    context = get_context(model)
+    if context is not None:
+        context.save(folder / _CONTEXT_FILE)
+    facts = {**wanted, "origin": vector_origin(model).to_dict()}
+    (folder / f"{MANIFEST}.new").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    os.replace(folder / f"{MANIFEST}.new", folder / MANIFEST)
+
+
+def _encode_shards(
+    model: SentenceTransformer,
+    document_ids: list[str],
+    texts: Sequence[str],
+    encoded: EncodedCorpus,
+    state: PartialState,
+    batch_size: int,
+) -> None:
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    shard_size = encoded.manifest["shard_size"]
+    mine = list(enumerate(encoded.paths))[state.process_index :: state.num_processes]
+    left = [(number, path) for number, path in mine if not path.exists()]
+    bar = tqdm(
+        total=sum(min(shard_size, len(texts) - number * shard_size) for number, _ in left),
+        desc="Encode documents",
+        unit=" documents",
+        disable=not state.is_main_process,
+    )
+    for number, path in left:
+        rows = slice(number * shard_size, (number + 1) * shard_size)
+        parts = []
+        # In pieces, so that the progress bar moves. Encoding sorts the texts of a piece by length.
+        piece_size = max(batch_size * 8, 256)
+        shard_texts = texts[rows]
+        for start in range(0, len(shard_texts), piece_size):
+            piece = shard_texts[start : start + piece_size]
+            parts.append(check_vectors(embedder.embed_documents(piece), "the documents", num_texts=len(piece)))
+            bar.update(len(piece))
+        _write_shard(path, document_ids[rows], shard_texts, np.concatenate(parts), encoded.origin)
+    bar.close()
+
+
+def _write_shard(
+    path: Path, document_ids: list[str], texts: Sequence[str], vectors: np.ndarray, origin: VectorOrigin
+) -> None:
+    values = pa.array(vectors.ravel(), pa.float32())
+    table = pa.table(
+        {
+            "id": pa.array(document_ids, pa.string()),
+            "text": pa.array(texts, pa.string()),
+            "vector": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1]),
+        }
+    ).replace_schema_metadata({"vector_origin": json.dumps(origin.to_dict())})
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        pq.write_table(table, temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(
+            f"`{path}` could not be written ({error}). Finished shards are kept: free some space and start again."
+        ) from error
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"`{folder}` holds no encoded corpus. Make one with `cde-hf encode MODEL CORPUS {folder}`."
+        ) from None
+    except ValueError as error:
+        raise ValueError(
+            f"`{folder / MANIFEST}` is corrupt or incomplete ({error}). Encode the corpus again."
+        ) from error
+    if manifest.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"`{folder}` is of version {manifest.get('format_version')}, but this package reads version "
+            f"{FORMAT_VERSION}. Encode the corpus again."
+        )
+    return manifest
+
+
+def _hash_corpus(document_ids: list[str], texts: Sequence[str]) -> str:
+    digest = xxhash.xxh3_128()
+    for name, text in zip(document_ids, texts, strict=True):
+        # With their lengths, so that another split into ids and texts has another hash.
+        encoded_name, encoded_text = name.encode(), text.encode("utf-8", "surrogatepass")
+        digest.update(f"{len(encoded_name)} {len(encoded_text)} ".encode() + encoded_name + encoded_text)
+    return digest.hexdigest()
+
+
+__all__ = ["EncodedCorpus", "encode_corpus"]

@@ -1,0 +1,21 @@
+# The names of this package. `lazy.py` reads this file, and so do type checkers and editors.
+from .bm25 import BM25 as BM25
+from .context_effects import ContextEffect as ContextEffect
+from .context_effects import ContextReport as ContextReport
+from .context_effects import context_report as context_report
+from .exact_search import Ranking as Ranking
+from .exact_search import search_vectors as search_vectors
+from .mteb_models import make_model_meta as make_model_meta
+from .result import Evaluation as Evaluation
+from .result import Row as Row
+from .scoring import CONTEXTS as CONTEXTS
+from .scoring import evaluate as evaluate
+from .significance import Comparison as Comparison
+from .significance import compare_scores as compare_scores
+from .systems import ContextualEmbedder as ContextualEmbedder
+from .systems import ContextualModelEmbedder as ContextualModelEmbedder
+from .systems import Embedder as Embedder
+from .systems import Ranker as Ranker
+from .systems import RememberingEmbedder as RememberingEmbedder
+from .systems import SentenceTransformerEmbedder as SentenceTransformerEmbedder
+from .whitening import WhitenedEmbedder as WhitenedEmbedder

