@@ -179,6 +179,13 @@ def test_a_model_that_does_not_pool_by_the_mean_gets_the_corpus_part_alone(minil
     assert part.any()
     with pytest.raises(ValueError, match="nothing of this model depends on a corpus"):
         contextualize(model, CORPUS, corpus_dim=0)
+    with pytest.raises(ValueError, match="`frequency_scale` is for a mean pooling, but this model pools by"):
+        contextualize(model, CORPUS, frequency_scale=0.1)
+
+
+def test_a_scale_of_zero_is_refused(minilm):
+    with pytest.raises(ValueError, match="`frequency_scale` must be positive, got 0"):
+        contextualize(minilm, CORPUS, frequency_scale=0)
 
 
 def test_a_model_compared_by_distance_gets_no_corpus_part(minilm):

@@ -100,8 +100,7 @@ def contextualize(
             if "corpus_dim" in module.settings:
                 del modules[name]
     if find_cde_model(model) is None:
-        scale = frequency_scale or old_settings.get("frequency_scale", DEFAULT_FREQUENCY_SCALE)
-        _replace_pooling(modules, scale)
+        _replace_pooling(modules, frequency_scale, old_settings.get("frequency_scale", DEFAULT_FREQUENCY_SCALE))
     elif frequency_scale is not None:
         raise ValueError("`frequency_scale` of a CDE checkpoint is part of its configuration. Leave it out here.")
     if corpus_dim is None:
@@ -119,7 +118,7 @@ def contextualize(
     return contextualized
 
 
-def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float) -> None:
+def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float | None, default_scale: float) -> None:
     """Puts context-frequency pooling in the place of a mean. Other poolings stay."""
     found = [(name, module) for name, module in modules.items() if isinstance(module, Pooling)]
     if len(found) != 1 or not isinstance(next(iter(modules.values())), Transformer):
@@ -131,7 +130,13 @@ def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float) 
     name, pooling = found[0]
     if pooling.pooling_mode == "mean":
         modules[name] = FrequencyPooling(
-            pooling.embedding_dimension, include_prompt=pooling.include_prompt, frequency_scale=frequency_scale
+            pooling.embedding_dimension,
+            include_prompt=pooling.include_prompt,
+            frequency_scale=default_scale if frequency_scale is None else frequency_scale,
+        )
+    elif frequency_scale is not None:
+        raise ValueError(
+            f"`frequency_scale` is for a mean pooling, but this model pools by {pooling.pooling_mode!r}. Leave it out."
         )
     else:
         logger.warning(
