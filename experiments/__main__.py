@@ -39,6 +39,7 @@ from . import (
     movement,
     negatives,
     neighbours,
+    proxy,
 )
 from .runner.experiment import Experiment, Setting, write_page, write_results, write_summary
 from .runner.workspace import Workspace
@@ -58,6 +59,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         frequencies.EXPERIMENT,
         frequency_pooling.EXPERIMENT,
         corpus_part.EXPERIMENT,
+        proxy.EXPERIMENT,
         batches.SIZES,
         groupings.EXPERIMENT,
         grid.EXPERIMENT,

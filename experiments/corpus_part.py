@@ -192,6 +192,15 @@ def score_all_ways(
             yield own_of(size), mean_scores(scores)
 
 
+def own_scores(encoded: EncodedSet, fit: Callable[[RetrievalSet, int, int], CorpusTerms]) -> Scores:
+    """Scores of the contextualized encoder on its own corpus, fitted once."""
+    own = encoded.retrieval_set
+    queries, documents = encoded.dense(own, len(own.corpus), 0)
+    terms = fit(own, len(own.corpus), 0)
+    part = encoded.queries.part(terms) @ encoded.documents.part(terms).T
+    return encoded.score(queries @ documents.T + WEIGHT_PER_SPREAD * spread(documents) * part)
+
+
 def make_fit(model: SentenceTransformer) -> Callable[[RetrievalSet, int, int], CorpusTerms]:
     """A function that fits term vectors to a sample of a set's documents, and keeps those of whole sets."""
 

@@ -17,7 +17,7 @@ from experiments.runner.workspace import Workspace
 pytestmark = pytest.mark.xdist_group("quick_runs")
 
 # The others train or score more models, or read the docstrings of all installed libraries.
-FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9", "drift", "frequency-pooling"]
+FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9", "drift", "frequency-pooling", "corpus-part", "proxy"]
 PLACES = [f"place{number}" for number in range(64)]
 
 
@@ -28,7 +28,10 @@ def workspace(tmp_path_factory, module_pairs):
     for domain in (*main_table.DOMAINS[:2], "intents"):
         module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
     for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2]}:
-        corpus = {place: f"The road to {place} begins at the {name} gate." for place in PLACES}
+        corpus = {
+            place: f"The road to {place} begins at the {name} gate. It ends at the old mill of {place}."
+            for place in PLACES
+        }
         queries = {place: f"How do I get to {place}?" for place in PLACES}
         qrels = {place: {place: 1} for place in PLACES}
         save_retrieval_set(RetrievalSet(name, corpus, queries, qrels), folder / "data" / "eval" / name)
