@@ -225,12 +225,13 @@ def _saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
 
 def _count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
     blocks = []
+    num_ids = max(tokenizer.get_vocab().values()) + 1  # ids of some vocabularies have gaps
     is_short = len(documents) <= 8 * _DOCUMENTS_AT_ONCE
     for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
         counted = count_terms(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
         ids, counts = (torch.cat(parts).numpy() for parts in zip(*counted, strict=True))
         borders = np.cumsum([0, *(len(ids) for ids, _ in counted)])
-        blocks.append(sparse.csr_matrix((counts, ids, borders), shape=(len(counted), len(tokenizer))))
+        blocks.append(sparse.csr_matrix((counts, ids, borders), shape=(len(counted), num_ids)))
     return sparse.vstack(blocks, format="csr")
 
 
