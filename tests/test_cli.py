@@ -320,3 +320,31 @@ def test_contextualize_saves_a_model_of_a_corpus(tmp_path, capsys):
     assert "trust_remote_code=True" in capsys.readouterr().out
     model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
     assert model.encode("text").shape == (640,)
+
+
+def test_mistakes_are_named_before_any_work_begins(tmp_path, retrieval_folders, capsys, monkeypatch):
+    (tmp_path / "corpus.txt").write_text("The cat sleeps.\nThe dog barks.\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("do not lose me")
+    corpus, mine = str(tmp_path / "corpus.txt"), str(tmp_path / "mine")
+    monkeypatch.setattr("sentence_transformers.SentenceTransformer.__init__", lambda *args, **kwargs: 1 / 0)
+    for arguments, message in (
+        (["evaluate", "minilm", "--data", *retrieval_folders, "--metrics", "ndgc@10"], "There is no metric `ndgc@10`"),
+        (["evaluate", "minilm", "--data", "nfcorpus"], "There is no folder `nfcorpus`"),
+        (["contextualize", "minilm", corpus, mine], "exists and is not an empty folder"),
+        (["index", "minilm", corpus, mine], "holds files that do not belong to an index, such as ['notes.txt']"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err
+    assert (tmp_path / "mine" / "notes.txt").read_text() == "do not lose me"
+
+
+def test_code_of_a_model_is_asked_for_by_the_option(tmp_path, capsys):
+    (tmp_path / "corpus.txt").write_text("The cat sleeps.\nThe dog barks.\n")
+    corpus = str(tmp_path / "corpus.txt")
+    main(["contextualize", "minilm", corpus, str(tmp_path / "out")])
+    with pytest.raises(SystemExit):
+        main(["contextualize", str(tmp_path / "out"), corpus, str(tmp_path / "again")])
+    assert "contains code of its own. If you trust it, add `--trust-remote-code`" in capsys.readouterr().err
+    main(["contextualize", str(tmp_path / "out"), corpus, str(tmp_path / "again"), "--trust-remote-code"])

@@ -181,3 +181,15 @@ def test_an_empty_file_is_no_corpus(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n \n")
     with pytest.raises(ValueError, match="A corpus needs at least one document"):
         load_corpus(tmp_path / "corpus.txt")
+
+
+def test_half_of_a_character_is_named(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"_id": "a", "text": "fine"}\n{"_id": "b", "text": "sad \\ud83d face"}\n')
+    with pytest.raises(ValueError, match=r"Document `b` has half of a character \('\\ud83d'\) at position 4"):
+        load_documents(path)
+    with pytest.raises(ValueError, match="Document `1` has half of a character"):
+        load_documents(["fine", "\udc00"])
+    with pytest.raises(ValueError, match=r"The id 'x\\ud83d' has half of a character"):
+        load_corpus({"x\ud83d": "text"})
+    assert load_documents(["whole 🙂"]) == ["whole 🙂"]

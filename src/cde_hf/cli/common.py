@@ -27,6 +27,10 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     try:
         return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     except ValueError as error:
+        if not args.trust_remote_code and "trust_remote_code=True" in str(error):
+            raise ValueError(
+                f"`{name}` contains code of its own. If you trust it, add `--trust-remote-code`."
+            ) from error
         raise ValueError(f"`{name}` cannot be loaded as a model: {error}") from error
 
 

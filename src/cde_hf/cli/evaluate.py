@@ -19,7 +19,11 @@ def evaluate(args: argparse.Namespace) -> None:
     from .. import evaluate as evaluate_systems
     from ..data import load_documents, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
+    from ..evaluation.metrics import METRICS
 
+    unknown = [metric for metric in args.metrics if metric not in METRICS]
+    if unknown:
+        raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
     retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
     proxies = [pseudo_retrieval_set(f"{path.name} (proxy)", path, seed=args.seed) for path in args.corpus]
     paths = [Path(context) for context in args.context if context not in CONTEXTS]
@@ -81,6 +85,8 @@ def contextualize(args: argparse.Namespace) -> None:
     """Adapts a sentence-transformers model to a corpus."""
     from .. import contextualize as contextualize_model
 
+    if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
+        raise FileExistsError(f"`{args.output}` exists and is not an empty folder. Remove it or choose another one.")
     model = load_model(args.model, args)
     sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
     contextualized = contextualize_model(model, args.corpus, seed=args.seed, **sizes)

@@ -31,8 +31,10 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from .. import ContextualIndex
     from ..encoding import EncodedCorpus
+    from ..index.folder import check_folder
     from ..processes import process_state
 
+    check_folder(args.output)
     model = _contextual_model(args)
     is_encoded = EncodedCorpus.exists(args.corpus)
     work = args.output.with_name(f"{args.output.name}.partial")

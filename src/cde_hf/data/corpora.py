@@ -5,6 +5,7 @@ Lists and datasets are not copied, because a corpus may have millions of documen
 """
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
@@ -20,6 +21,7 @@ from .sources import expect_dataset, is_text
 
 Corpus: TypeAlias = Sequence[str] | Mapping[str, str] | Dataset | str | os.PathLike[str]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may have one without its other half
 _ROWS_PER_BATCH = 1000
 
 
@@ -101,6 +103,9 @@ def check_ids(document_ids: Iterable[str]) -> list[str]:
     if set(map(type, document_ids)) - {str}:
         other = next(document_id for document_id in document_ids if type(document_id) is not str)
         raise TypeError(f"Ids must be strings, got the `{type(other).__name__}` {other!r}. Use `str(document_id)`.")
+    broken = next((document_id for document_id in document_ids if _SURROGATE.search(document_id)), None)
+    if broken is not None:
+        raise ValueError(f"The id {broken!r} has half of a character, so no file can hold it. Give another id.")
     if len(set(document_ids)) < len(document_ids):
         repeated = [name for name, count in Counter(document_ids).items() if count > 1]
         raise ValueError(
@@ -123,6 +128,7 @@ def _names_and_texts(corpus: Corpus, text_column: str | None) -> tuple[Iterable[
     elif isinstance(corpus, str | os.PathLike):
         documents = list(_read_path(corpus))
         names, texts = [name for name, _, _ in documents], [_join(title, text) for _, title, text in documents]
+        _check_texts(texts, [str(row) if name is None else name for row, name in enumerate(names)])
     elif isinstance(corpus, Mapping):
         names, texts = corpus.keys(), list(corpus.values())
         _check_texts(texts, list(names))
@@ -154,6 +160,12 @@ def _check_texts(texts: Sequence[Any], names: Sequence[Any]) -> None:
                 raise TypeError(
                     f"Documents must be texts, got a `{type(text).__name__}` for document `{names[row]}`. Give its "
                     "text or leave it out."
+                )
+            broken = None if text.isascii() else _SURROGATE.search(text)
+            if broken is not None:
+                raise ValueError(
+                    f"Document `{names[row]}` has half of a character ({broken[0]!r}) at position {broken.start()}, "
+                    "such as a broken emoji. No tokenizer can read it. Repair or remove it."
                 )
 
 

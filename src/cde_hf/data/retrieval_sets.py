@@ -188,6 +188,8 @@ def _has_positive(grades: dict[str, int]) -> bool:
 
 
 def _find_file(folder: Path, *names: str) -> Path:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder `{folder}`. Check the path: retrieval sets are folders on disk.")
     for name in names:
         if (folder / name).is_file():
             return folder / name

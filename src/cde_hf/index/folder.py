@@ -36,13 +36,7 @@ def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, C
         writers (`Mapping[str, Callable]`):
             A function that writes a path, for each file name such as `vectors.faiss`.
     """
-    if folder.is_dir():
-        foreign = [path.name for path in folder.iterdir() if not _OUR_NAMES.fullmatch(path.name)]
-        if foreign:
-            raise ValueError(
-                f"`{folder}` holds files that do not belong to an index, such as {sorted(foreign)[:3]}, so nothing "
-                "was written. Give a new folder, or the folder of an older index."
-            )
+    check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     mark = uuid4().hex[:8]
     paths = {name: folder / f"{Path(name).stem}-{mark}{Path(name).suffix}" for name in writers}
@@ -60,6 +54,18 @@ def write_folder(folder: Path, facts: Mapping[str, Any], writers: Mapping[str, C
     for path in folder.iterdir():
         if path.name != MANIFEST and path not in paths.values():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder with files that [`write_folder`] did not write."""
+    foreign = (
+        [path.name for path in folder.iterdir() if not _OUR_NAMES.fullmatch(path.name)] if folder.is_dir() else []
+    )
+    if foreign:
+        raise ValueError(
+            f"`{folder}` holds files that do not belong to an index, such as {sorted(foreign)[:3]}, so nothing was "
+            "written. Give a new folder, or the folder of an older index."
+        )
 
 
 def read_manifest(folder: Path, *, format_version: int) -> dict[str, Any]:
@@ -124,4 +130,4 @@ def _in_words(description: dict[str, Any] | None) -> str:
     return "no file" if description is None else f"{description['num_bytes']:,} bytes with hash {description['hash']}"
 
 
-__all__ = ["MANIFEST", "read_folder", "read_manifest", "write_folder"]
+__all__ = ["MANIFEST", "check_folder", "read_folder", "read_manifest", "write_folder"]
