@@ -42,6 +42,16 @@ def test_a_query_gives_ranked_documents(index, capsys):
     assert lines[0].split()[0] == "1" and "dog" in lines[0] + lines[1]
 
 
+def test_documents_cannot_control_the_terminal(tmp_path, capsys):
+    path = tmp_path / "corpus.jsonl"
+    texts = ["red \u001b[31malert\u0007 sounds", "The cat sleeps."]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    main(["index", "minilm", str(path), str(tmp_path / "index")])
+    main(["search", str(tmp_path / "index"), "red alert", "--depth", "1"])
+    output = capsys.readouterr().out
+    assert "red [31malert sounds" in output and output.replace("\n", "").isprintable()
+
+
 def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
     main(["search", index, "--depth", "1"])
@@ -94,6 +104,7 @@ def test_a_contextual_checkpoint_is_indexed_and_found_again_by_its_path(corpus_f
     model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=2, context_attention="prefix")
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), tmp_path / "cde")
     main(["index", str(tmp_path / "cde"), corpus_file, str(tmp_path / "index"), "--trust-remote-code"])
+    assert f"`cde-hf search {tmp_path / 'index'} --trust-remote-code`" in capsys.readouterr().out
     main(["search", str(tmp_path / "index"), "Who barks?", "--trust-remote-code", "--side-by-side"])
     assert "dog" in capsys.readouterr().out
     assert not (tmp_path / "index.partial").exists()

@@ -1,5 +1,5 @@
 """
-A model and a corpus become one: `contextualize`, and the context of any sentence-transformers model.
+Adapts a model to a corpus: `contextualize`, and the context of any sentence-transformers model.
 
 A model that takes a context has one or two modules that do: a pooling or a CDE model, and a corpus part behind it. The
 last of them sets the context of both.
@@ -60,7 +60,7 @@ def contextualize(
     seed: int = 0,
 ) -> ContextualizedSentenceTransformer:
     """
-    Gives a sentence-transformers model what it lacks of a corpus, without training.
+    Adapts a sentence-transformers model to a corpus, without labels and without training.
 
     1. *Context-frequency pooling*: the mean down-weights tokens that occur in many documents. A token that occurs in
        the share `p` of the documents has weight `a / (a + p)`. A model that pools otherwise keeps its pooling.

@@ -44,7 +44,8 @@ def index(args: argparse.Namespace) -> None:
         built.save(args.output)
         if not is_encoded:
             shutil.rmtree(work)
-        say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}`.")
+        trust = " --trust-remote-code" if args.trust_remote_code else ""
+        say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
 
 
 def search(args: argparse.Namespace) -> None:
@@ -133,7 +134,8 @@ def _in_columns(hits: list["SearchHit"], plain_hits: list["SearchHit"]) -> str:
 
 
 def _short(text: str | None, width: int) -> str:
-    line = " ".join((text or "").split())
+    # Control characters of a document could change what the terminal shows.
+    line = " ".join("".join(each if each.isprintable() else " " for each in text or "").split())
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
