@@ -357,10 +357,14 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 Frozen encoders, texts of {MAX_LENGTH} tokens, whole sets. BM25, the terms of the corpus part and hybrid search read
-whole texts. *own* is fitted to all documents of the set, the mean of {len(SEEDS)} seeds; *foreign* to all documents of
-another set, the mean of {NUM_FOREIGN_SETS} sets from other sources. {DIMENSIONS} dimensions, weight
-{WEIGHT_PER_SPREAD} standard deviations. *hybrid* adds BM25 on word pieces, divided by the query's highest score, with
-weight {HYBRID_WEIGHT} standard deviations. *BM25* alone uses English words without stop words and plural endings.
+whole texts. All encoders but MiniLM are given by `--encoders`.
+
+- *own* is fitted to all documents of the set, the mean of {len(SEEDS)} seeds; *foreign* to all documents of another
+  set, the mean of {NUM_FOREIGN_SETS} sets from other sources. {DIMENSIONS} dimensions, weight {WEIGHT_PER_SPREAD}
+  standard deviations.
+- *hybrid* adds BM25 on word pieces, divided by the query's highest score, with weight {HYBRID_WEIGHT} standard
+  deviations.
+- *BM25* alone uses English words without stop words and plural endings.
 
 {all_sections}
 ## Settings on training domains

