@@ -3,7 +3,7 @@ The corpus part of an embedding: what the words of a text mean in this corpus, b
 
 1. `set_context` fits term vectors to the corpus (see `term_vectors.py`).
 2. It calibrates: the weight of the part is proportional to the standard deviation of the encoder's cosines between
-   documents of the corpus. Cosines of one encoder spread four times as far as another's.
+   documents of the corpus. Encoders differ in how far their cosines spread.
 3. `forward` appends the term vector of the text to the dense vector, so that one inner product is the sum of both
    cosines, the second one weighted. The least important direction stands last, so `truncate_dim` cuts it first.
 4. A text without any term of the corpus has no part. A dimension of its own keeps the norm of such a document the same
