@@ -8,11 +8,12 @@ folder without that file was interrupted, and training resumes from its last com
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, set_seed
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, TrainerCallback, set_seed
 
 from cde_hf import CDEModel, ContextualContrastiveTrainer, ContextualTrainingArguments
 from cde_hf.data import NO_PROMPTS
@@ -46,7 +47,7 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
     return CDEModel.from_biencoder(encoder, first_stage_layers=config.first_stage_layers, **fields)
 
 
-def train_run(workspace: Workspace, config: RunConfig) -> Path:
+def train_run(workspace: Workspace, config: RunConfig, callbacks: Sequence[TrainerCallback] = ()) -> Path:
     """Trains a run, or resumes it, unless it is trained already. Returns its folder, a sentence-transformers model."""
     folder = workspace.run_folder(config)
     if is_trained(folder):
@@ -61,6 +62,7 @@ def train_run(workspace: Workspace, config: RunConfig) -> Path:
         workspace.load_plan(config),
         AutoTokenizer.from_pretrained(encoder),
         prompts=NO_PROMPTS,
+        callbacks=list(callbacks),
     )
     start = time.perf_counter()
     trainer.train("auto")
