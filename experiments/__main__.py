@@ -35,6 +35,7 @@ from . import (
     groupings,
     main_table,
     margins,
+    mechanism,
     movement,
     negatives,
     neighbours,
@@ -71,6 +72,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         negatives.EXPERIMENT,
         margins.EXPERIMENT,
         drift.EXPERIMENT,
+        mechanism.EXPERIMENT,
     )
 }
 
