@@ -367,6 +367,11 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def num_token_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest token id. The ids of some vocabularies have gaps, so it may exceed their size."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def tensor_hash(*tensors: Tensor | None) -> str:
     """A short hash of the contents of tensors. `None` is a distinct value."""
     digest = hashlib.blake2b(digest_size=8)
@@ -409,6 +414,7 @@ __all__ = [
     "documents_with_text",
     "fill_documents",
     "fingerprint",
+    "num_token_ids",
     "sample_documents",
     "ship_code",
     "tensor_hash",

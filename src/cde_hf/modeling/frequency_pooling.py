@@ -25,6 +25,7 @@ from .context import (
     Context,
     as_context,
     documents_with_text,
+    num_token_ids,
     sample_documents,
     ship_code,
     tokenizer_fingerprint,
@@ -191,7 +192,7 @@ class FrequencyPooling(Pooling):
             )
         model = self._model[0]
         sample = sample_documents(documents_with_text(documents), size, seed=seed)
-        vocab_size = len(model.tokenizer.get_vocab())
+        vocab_size = num_token_ids(model.tokenizer)
         counts = torch.zeros(vocab_size)
         is_short = len(sample) <= _DOCUMENTS_AT_ONCE
         for start in logging.tqdm(range(0, len(sample), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
@@ -215,10 +216,10 @@ class FrequencyPooling(Pooling):
                 "The context has vectors of documents but no token frequencies, which this pooling needs. Give the "
                 "documents, or a context of a contextualized model."
             )
-        if frequencies is not None and len(frequencies) != len(tokenizer.get_vocab()):
+        if frequencies is not None and len(frequencies) != num_token_ids(tokenizer):
             raise ValueError(
                 f"The context has frequencies of {len(frequencies)} tokens, but the vocabulary has "
-                f"{len(tokenizer.get_vocab())}. It was made by another model or with another tokenizer: give that one."
+                f"{num_token_ids(tokenizer)}. It was made by another model or with another tokenizer: give that one."
             )
         if context.fingerprint is not None and context.fingerprint != tokenizer_fingerprint(tokenizer):
             raise ValueError(
