@@ -32,7 +32,7 @@ from .term_vectors import count_input_ids, embed_terms, fit_terms, term_features
 
 
 WEIGHT_PER_SPREAD = 2.0
-_NUM_CALIBRATION_DOCUMENTS = 256
+NUM_CALIBRATION_DOCUMENTS = 128
 
 
 class WholeTextTransformer(Transformer):
@@ -143,7 +143,7 @@ class CorpusPart(ModuleWithContext):
             context = inner.context or context
         terms = fit_terms(model.tokenizer, documents, num_directions=self.corpus_dim - 1, seed=seed)
         if terms is not None:
-            sample = sample_documents(documents, _NUM_CALIBRATION_DOCUMENTS, seed=seed)
+            sample = sample_documents(documents, NUM_CALIBRATION_DOCUMENTS, seed=seed)
             weight = WEIGHT_PER_SPREAD * _spread_of_cosines(dense_model, sample)
             terms = replace(terms, weight=weight, encoder=_encoder_fingerprint(model))
         return replace(context, terms=terms, num_documents=len(documents))
