@@ -48,10 +48,11 @@ def main() -> None:
     corpus = random_documents(plain.tokenizer, max(args.documents), args.words)
     texts, query = corpus[: args.texts], corpus[0].split()[:8]
     write_header(["documents", "fit s", "GB above the start", "MB on disk", f"encode {args.texts}", "encode a query"])
+    memory_at_start = peak_memory()
     for num_documents in sorted(args.documents):
-        memory, start = peak_memory(), time.process_time()
+        start = time.process_time()
         model = contextualize(plain, corpus[:num_documents])
-        seconds, memory = time.process_time() - start, peak_memory() - memory
+        seconds, memory = time.process_time() - start, peak_memory() - memory_at_start
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "context.safetensors"
             get_context(model).save(path)

@@ -31,6 +31,7 @@ from . import (
     first_stage,
     frequencies,
     frequency_pooling,
+    frequency_scale,
     grid,
     groupings,
     main_table,
@@ -58,6 +59,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         contexts.CURVE,
         frequencies.EXPERIMENT,
         frequency_pooling.EXPERIMENT,
+        frequency_scale.EXPERIMENT,
         corpus_part.EXPERIMENT,
         proxy.EXPERIMENT,
         batches.SIZES,
@@ -93,7 +95,11 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="+", metavar="EXPERIMENT", choices=choices, help="names, or `all`")
     parser.add_argument("--data", type=Path, help="folder of the data; `compare` needs none")
     parser.add_argument(
-        "--encoders", nargs="+", default=[], type=Path, help="more sentence-transformers models for `corpus-part`"
+        "--encoders",
+        nargs="+",
+        default=[],
+        type=Path,
+        help="more sentence-transformers models for `corpus-part` and `frequency-scale`",
     )
     parser.add_argument("--seeds", type=int, help="seeds of each trained model (default: 2; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="check in minutes that it runs, in a temporary folder")

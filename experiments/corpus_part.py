@@ -28,7 +28,7 @@ from cde_hf.evaluation import Ranking, compare_scores
 from cde_hf.evaluation.metrics import RANKING_DEPTH, score_ranking
 from cde_hf.evaluation.whitening import fit_whitening
 from cde_hf.modeling.context import CorpusTerms
-from cde_hf.modeling.corpus_part import WEIGHT_PER_SPREAD
+from cde_hf.modeling.corpus_part import NUM_CALIBRATION_DOCUMENTS, WEIGHT_PER_SPREAD
 from cde_hf.modeling.term_vectors import count_terms, embed_terms, fit_terms, term_features
 
 from .frequency_pooling import Results, Scores, TokenVectors, count_tokens, mean_scores, percent, source, weigh
@@ -43,7 +43,6 @@ DIMENSIONS = 256
 SIZES = (64, 256, 1024)
 SEEDS = (0, 1, 2)
 NUM_FOREIGN_SETS = 3
-NUM_CALIBRATION_DOCUMENTS = 256
 
 # Chosen on training domains: the weight of the part, in standard deviations of the cosines, is the default of
 # `CorpusPart`. The weight of BM25 over its highest score in hybrid search is the best single one of both encoders.

@@ -291,6 +291,29 @@ def test_every_pooling_and_both_paddings(backbone_config, tmp_path, pooling_mode
     assert np.abs(vectors["query"] - vectors["cat"])[:, :24].max() > 1e-3
 
 
+@pytest.mark.parametrize("pooling_mode", ["weightedmean", ("mean", "weightedmean")])
+def test_positions_that_count_an_excluded_prompt_are_refused(backbone_config, tmp_path, pooling_mode):
+    model = tiny_biencoder(backbone_config, tmp_path / "model", "mean", False)
+    model = SentenceTransformer(modules=[model[0], Pooling(32, pooling_mode=pooling_mode)], device="cpu")
+    model.prompts = PROMPTS
+    model.set_pooling_include_prompt(False)
+    model = contextualize(model, CORPUS)
+    with pytest.raises(ValueError, match="`weightedmean` of this model excludes prompts but counts their positions"):
+        export_onnx(model, tmp_path / "onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prompts", "include_prompt"), [(PROMPTS, True), ({}, False)])
+def test_a_weighted_mean_without_excluded_prompts(backbone_config, tmp_path, prompts, include_prompt):
+    model = tiny_biencoder(backbone_config, tmp_path / "model", "weightedmean", include_prompt)
+    model.prompts = prompts
+    model = contextualize(model, CORPUS)
+    export_onnx(model, tmp_path / "onnx")
+    for name in (None, *prompts):
+        vectors = model.encode(KNOWN, prompt_name=name)
+        np.testing.assert_allclose(load(tmp_path / "onnx").encode(KNOWN, prompt_name=name), vectors, atol=1e-4)
+
+
 def test_the_space_after_a_prompt_may_belong_to_the_first_word(backbone_config, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "\u2581", "\u2581query:", "\u2581passage:"]
     words += sorted({f"\u2581{word}" for text in [*CORPUS, *KNOWN] for word in text.split()})

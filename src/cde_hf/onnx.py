@@ -72,6 +72,11 @@ def export_onnx(
             "`context_as_input=True` is only for a CDE checkpoint without a corpus part. Leave it out, and export "
             "the model again for another corpus."
         )
+    if any(model.prompts.values()) and any(map(_weighs_positions_after_prompts, model.children())):
+        raise ValueError(
+            "The pooling `weightedmean` of this model excludes prompts but counts their positions, which the graph "
+            "cannot. Call `model.set_pooling_include_prompt(True)`, or remove the prompts: `model.prompts = {}`."
+        )
     folder = Path(folder)
     if folder.exists():
         raise FileExistsError(f"`{folder}` exists. Remove it or choose another folder.")
@@ -126,6 +131,10 @@ def _context_of(model: "SentenceTransformer") -> Context:
     if context is None:
         raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
     return context
+
+
+def _weighs_positions_after_prompts(module: Any) -> bool:
+    return not getattr(module, "include_prompt", True) and "weightedmean" in module.pooling_mode
 
 
 def _modules_to_export(model: "SentenceTransformer") -> list[nn.Module]:

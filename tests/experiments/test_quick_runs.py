@@ -17,7 +17,20 @@ from experiments.runner.workspace import Workspace
 pytestmark = pytest.mark.xdist_group("quick_runs")
 
 # The others train or score more models, or read the docstrings of all installed libraries.
-FAST = ["F5", "F12", "F15", "F13", "P1", "P2", "F9", "drift", "frequency-pooling", "corpus-part", "proxy"]
+FAST = [
+    "F5",
+    "F12",
+    "F15",
+    "F13",
+    "P1",
+    "P2",
+    "F9",
+    "drift",
+    "frequency-pooling",
+    "frequency-scale",
+    "corpus-part",
+    "proxy",
+]
 PLACES = [f"place{number}" for number in range(64)]
 
 

@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from cde_hf import Context, contextualize, get_context
 from cde_hf.modeling import frequency_pooling
 from cde_hf.modeling.frequency_pooling import FrequencyPooling
 
@@ -193,6 +199,22 @@ def test_only_a_mean_can_be_weighed():
 def test_a_scale_must_be_positive(scale):
     with pytest.raises(ValueError, match="`frequency_scale` must be positive"):
         FrequencyPooling(384, frequency_scale=scale)
+
+
+def test_ids_of_a_vocabulary_may_have_gaps(backbone_config, tmp_path):
+    ids = {"[PAD]": 0, "[UNK]": 1, "cat": 40, "sleeps": 60, "dog": 99}
+    backend = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
+    backend.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]")
+    tokenizer.save_pretrained(tmp_path)
+    AutoModel.from_config(AutoConfig.for_model(**backbone_config("bert"))).save_pretrained(tmp_path)
+    encoder = Transformer(str(tmp_path), max_seq_length=32)
+    model = contextualize(SentenceTransformer(modules=[encoder, Pooling(32)], device="cpu"), ["cat sleeps", "dog"])
+    frequencies = get_context(model).token_frequencies
+    assert len(frequencies) == 100 > len(tokenizer)
+    assert frequencies[[40, 60, 99]].tolist() == [0.5, 0.5, 0.5]
+    unweighted = contextualize(model, Context())
+    assert np.abs(model.encode(["dog moon"])[:, :32] - unweighted.encode(["dog moon"])[:, :32]).max() > 1e-3
 
 
 def test_a_torn_checkpoint_is_refused(model, tmp_path):

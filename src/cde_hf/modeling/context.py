@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -250,6 +250,42 @@ class ContextualModule(Protocol):
         """Sets the context: documents of a corpus, of which `size` are sampled, or a context, or `None` for none."""
 
 
+class TakesContext:
+    """Base of the modules in PyTorch that take a context."""
+
+    def set_context(
+        self,
+        documents: "Sequence[str] | Mapping[str, str] | Context | None",
+        *,
+        size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """
+        Sets the context for every text that is encoded from now on.
+
+        Args:
+            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
+                Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context:
+                `Context()` gives embeddings without a context. `None` removes the context.
+            size (`int`, *optional*):
+                Number of documents to sample. Defaults to `context_size` for a CDE model, which is its maximum, and to
+                50,000 for other modules. If there are fewer, all are used.
+            seed (`int`, *optional*, defaults to `0`):
+                Seed of the sample and of what is fitted to it.
+        """
+        context = as_context(documents)
+        if documents is not None and context is None:
+            texts = documents_with_text(cast("Sequence[str] | Mapping[str, str]", documents))
+            context = self._make_context(texts, size, seed)
+        self._use_context(context)
+
+    def _make_context(self, documents: list[str], size: int | None, seed: int) -> Context:
+        raise NotImplementedError
+
+    def _use_context(self, context: Context | None) -> None:
+        raise NotImplementedError
+
+
 def as_context(value: object) -> Context | None:
     """
     A context as an object of this module's class. `None` if the value is none, such as documents.
@@ -305,6 +341,14 @@ def documents_with_text(documents: Sequence[str] | Mapping[str, str]) -> list[st
     if len(texts) < len(documents):
         logger.warning(f"{len(documents) - len(texts)} of {len(documents)} documents have no text and are skipped.")
     return texts
+
+
+def save_in_folder(context: Context | None, folder: str | os.PathLike) -> None:
+    """Saves the context of a module in its folder. Without a context, the file of an earlier one is removed."""
+    if context is None:
+        (Path(folder) / CONTEXT_FILE).unlink(missing_ok=True)
+    else:
+        context.save(Path(folder) / CONTEXT_FILE)
 
 
 def ship_code(file: str, folder: Path) -> None:
@@ -367,6 +411,11 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def num_token_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest token id. The ids of some vocabularies have gaps, so it may exceed their size."""
+    return max(tokenizer.get_vocab().values()) + 1
+
+
 def tensor_hash(*tensors: Tensor | None) -> str:
     """A short hash of the contents of tensors. `None` is a distinct value."""
     digest = hashlib.blake2b(digest_size=8)
@@ -405,11 +454,14 @@ __all__ = [
     "Context",
     "ContextualModule",
     "CorpusTerms",
+    "TakesContext",
     "as_context",
     "documents_with_text",
     "fill_documents",
     "fingerprint",
+    "num_token_ids",
     "sample_documents",
+    "save_in_folder",
     "ship_code",
     "tensor_hash",
     "tokenizer_fingerprint",

@@ -14,36 +14,25 @@ A saved module carries a copy of this file and of the files it imports.
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base import BaseModel
-from sentence_transformers.base.modules import Module, Transformer
+from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .context import (
-    CONTEXT_FILE,
-    Context,
-    ContextualModule,
-    as_context,
-    documents_with_text,
-    fingerprint,
-    sample_documents,
-    ship_code,
-    tokenizer_fingerprint,
-)
-from .frequency_pooling import MAX_DOCUMENTS, load_module_context
+from .context import Context, ContextualModule, fingerprint, sample_documents, tokenizer_fingerprint
+from .frequency_pooling import MAX_DOCUMENTS, ModuleWithContext
 from .term_vectors import count_input_ids, embed_terms, fit_terms, term_features
 
 
 WEIGHT_PER_SPREAD = 2.0
-_NUM_CALIBRATION_DOCUMENTS = 256
+NUM_CALIBRATION_DOCUMENTS = 128
 
 
 class WholeTextTransformer(Transformer):
@@ -63,7 +52,7 @@ class WholeTextTransformer(Transformer):
         return features
 
 
-class CorpusPart(Module):
+class CorpusPart(ModuleWithContext):
     """
     Sentence-transformers module that appends the corpus part to an embedding. Added by [`contextualize`].
 
@@ -109,43 +98,17 @@ class CorpusPart(Module):
         return next((each for each in children if each is not self and isinstance(each, ContextualModule)), None)
 
     @property
-    def context(self) -> Context | None:
+    def context(self) -> Context | None:  # type: ignore[override]  # read only: it is set by `set_context`
         """The context, of this module and of the module in front."""
         inner = self._inner_module()
         return self._own_context if inner is None else inner.context
-
-    @property
-    def has_context(self) -> bool:
-        """Whether a context is set. Saved, so that a lost file is noticed."""
-        return self.context is not None
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the vectors depend on besides weights, tokenizer and context."""
         return {"corpus_dim": self.corpus_dim}
 
-    def set_context(
-        self,
-        documents: Sequence[str] | Mapping[str, str] | Context | None,
-        *,
-        size: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        """
-        Sets the corpus, for this module and for the pooling or the CDE model in front of it.
-
-        Args:
-            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
-                Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context.
-            size (`int`, *optional*, defaults to `50000`):
-                Number of documents to sample. If there are fewer, all are used.
-            seed (`int`, *optional*, defaults to `0`):
-                Seed of the sample and of the fit.
-        """
-        context = as_context(documents)
-        if documents is not None and context is None:
-            texts = documents_with_text(cast(Sequence[str] | Mapping[str, str], documents))
-            context = self._fit(sample_documents(texts, MAX_DOCUMENTS if size is None else size, seed=seed), seed)
+    def _use_context(self, context: Context | None) -> None:
         if context is not None:
             self._check_context(context)
         inner = self._inner_module()
@@ -156,13 +119,14 @@ class CorpusPart(Module):
         else:
             self._own_context = context
 
-    def _fit(self, documents: list[str], seed: int) -> Context:
+    def _make_context(self, documents: list[str], size: int | None, seed: int) -> Context:
         if not self._model:
             raise ValueError(
                 "The corpus part cannot be fitted because it is not part of a model yet. Use `contextualize(model, "
                 "documents)`, or set the context after `SentenceTransformer(modules=...)`."
             )
         model: Any = self._model[0]
+        documents = sample_documents(documents, MAX_DOCUMENTS if size is None else size, seed=seed)
         # The model up to here, with the new context, beside the model that other threads may be using.
         modules: list[Any] = [module for module in model.children() if module is not self]
         inner = self._inner_module()
@@ -179,7 +143,7 @@ class CorpusPart(Module):
             context = inner.context or context
         terms = fit_terms(model.tokenizer, documents, num_directions=self.corpus_dim - 1, seed=seed)
         if terms is not None:
-            sample = sample_documents(documents, _NUM_CALIBRATION_DOCUMENTS, seed=seed)
+            sample = sample_documents(documents, NUM_CALIBRATION_DOCUMENTS, seed=seed)
             weight = WEIGHT_PER_SPREAD * _spread_of_cosines(dense_model, sample)
             terms = replace(terms, weight=weight, encoder=_encoder_fingerprint(model))
         return replace(context, terms=terms, num_documents=len(documents))
@@ -248,25 +212,9 @@ class CorpusPart(Module):
         """Size of the embeddings."""
         return self.embedding_dimension + self.corpus_dim
 
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Saves configuration and corpus part to a folder, and the code that loads them to its parent folder."""
-        self.save_config(output_path)
-        context_file = Path(output_path) / CONTEXT_FILE
-        if self.context is None:
-            context_file.unlink(missing_ok=True)
-        else:
-            Context(terms=self.context.terms, num_documents=self.context.num_documents).save(context_file)
-        ship_code(__file__, Path(output_path).parent)
-
-    @classmethod
-    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
-        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
-    ) -> "CorpusPart":
-        """Loads what [`CorpusPart.save`] saved. Called by `SentenceTransformer`."""
-        config, module_context = load_module_context(cls, model_name_or_path, subfolder, **kwargs)
-        module = cls(**config)
-        module._own_context = module_context
-        return module
+    def _saved_context(self) -> Context | None:
+        context = self.context
+        return None if context is None else Context(terms=context.terms, num_documents=context.num_documents)
 
 
 def _spread_of_cosines(model: SentenceTransformer, documents: list[str]) -> float:

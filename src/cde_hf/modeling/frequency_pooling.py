@@ -8,10 +8,11 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self
 
 import torch
 from sentence_transformers.base import BaseModel
@@ -23,9 +24,10 @@ from transformers.utils import logging
 from .context import (
     CONTEXT_FILE,
     Context,
-    as_context,
-    documents_with_text,
+    TakesContext,
+    num_token_ids,
     sample_documents,
+    save_in_folder,
     ship_code,
     tokenizer_fingerprint,
 )
@@ -39,7 +41,48 @@ MAX_DOCUMENTS = 50_000
 _DOCUMENTS_AT_ONCE = 256
 
 
-class FrequencyPooling(Pooling):
+class ModuleWithContext(TakesContext, Module):
+    """Base of the modules with a folder of their own, which has their configuration and context."""
+
+    context: Context | None
+
+    @property
+    def has_context(self) -> bool:
+        """Whether a context is set. Saved, so that a lost file is noticed."""
+        return self.context is not None
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Saves configuration and context to a folder, and the code that loads them to its parent folder."""
+        self.save_config(output_path)
+        save_in_folder(self._saved_context(), output_path)
+        ship_code(inspect.getfile(type(self)), Path(output_path).parent)
+
+    @classmethod
+    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
+    ) -> Self:
+        """Loads what `save` saved. Called by `SentenceTransformer`."""
+        names = ("token", "cache_folder", "revision", "local_files_only")
+        hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
+        config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub_kwargs)
+        has_context = config.pop("has_context")
+        module = cls(**config)
+        if has_context:
+            path = cls.load_file_path(model_name_or_path, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
+            if path is None:
+                raise FileNotFoundError(
+                    f"`{model_name_or_path}` was saved with a context, but has no file `{subfolder}/{CONTEXT_FILE}`. "
+                    "Save the model again."
+                )
+            module.set_context(Context.load(path))
+        return module
+
+    def _saved_context(self) -> Context | None:
+        """The parts of the context that this module saves."""
+        raise NotImplementedError
+
+
+class FrequencyPooling(ModuleWithContext, Pooling):
     """
     Mean pooling weighted by the word statistics of a corpus. [`contextualize`] replaces the mean `Pooling` of a
     sentence-transformers model by it.
@@ -85,42 +128,9 @@ class FrequencyPooling(Pooling):
         self._model = (model,)
 
     @property
-    def has_context(self) -> bool:
-        """Whether a context is set. Saved, so that a lost file is noticed."""
-        return self.context is not None
-
-    @property
     def settings(self) -> dict[str, Any]:
         """What the vectors depend on besides weights, tokenizer and context."""
         return {name: value for name, value in self.get_config_dict().items() if name != "has_context"}
-
-    def set_context(
-        self,
-        documents: Sequence[str] | Mapping[str, str] | Context | None,
-        *,
-        size: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        """
-        Sets the corpus whose word statistics weight every text that is encoded from now on.
-
-        Args:
-            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
-                Documents of the corpus, as a list or by id. Documents without text are skipped. Or a context.
-                `Context()` and `None` restore the plain mean; an index of a model with `None` samples a context.
-            size (`int`, *optional*, defaults to `50000`):
-                Number of documents to sample. If there are fewer, all are used.
-            seed (`int`, *optional*, defaults to `0`):
-                Seed of the sample.
-        """
-        context = as_context(documents)
-        if documents is not None and context is None:
-            texts = cast(Sequence[str] | Mapping[str, str], documents)
-            context = self._count_documents(texts, MAX_DOCUMENTS if size is None else size, seed)
-        if context is not None:
-            self._check_context(context)
-            context = context.to(self._model[0].device) if self._model else context
-        self.context = context
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FrequencyPooling":
         """Moves the context with the model."""
@@ -150,25 +160,6 @@ class FrequencyPooling(Pooling):
         features["sentence_embedding"] = (means[:, :-1] / mean_weights).to(token_embeddings.dtype)
         return features
 
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Saves configuration and context to a folder, and the code that loads them to its parent folder."""
-        self.save_config(output_path)
-        if self.context is None:
-            (Path(output_path) / CONTEXT_FILE).unlink(missing_ok=True)
-        else:
-            replace(self.context, terms=None).save(Path(output_path) / CONTEXT_FILE)  # a corpus part saves its own
-        ship_code(__file__, Path(output_path).parent)
-
-    @classmethod
-    def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name
-        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
-    ) -> "FrequencyPooling":
-        """Loads what [`FrequencyPooling.save`] saved. Called by `SentenceTransformer`."""
-        config, context = load_module_context(cls, model_name_or_path, subfolder, **kwargs)
-        module = cls(**config)
-        module.set_context(context)
-        return module
-
     def _token_weights(self, features: dict[str, Tensor | Any], frequencies: Tensor) -> Tensor:
         input_ids = features["input_ids"]
         weights = pooling_weights(
@@ -181,17 +172,15 @@ class FrequencyPooling(Pooling):
             return weights
         return weights.masked_fill(_is_prompt(features), 1 / (1 + 1 / self.frequency_scale))
 
-    def _count_documents(self, documents: Sequence[str] | Mapping[str, str], size: int, seed: int) -> Context:
-        if size < 1:
-            raise ValueError(f"`size` must be at least 1, got {size}. Use `set_context(None)` for the plain mean.")
+    def _make_context(self, documents: list[str], size: int | None, seed: int) -> Context:
         if not self._model:
             raise ValueError(
                 "The context documents cannot be tokenized because this pooling is not part of a model yet. Use "
                 "`contextualize(model, documents)`, or set the context after `SentenceTransformer(modules=...)`."
             )
         model = self._model[0]
-        sample = sample_documents(documents_with_text(documents), size, seed=seed)
-        vocab_size = len(model.tokenizer.get_vocab())
+        sample = sample_documents(documents, MAX_DOCUMENTS if size is None else size, seed=seed)
+        vocab_size = num_token_ids(model.tokenizer)
         counts = torch.zeros(vocab_size)
         is_short = len(sample) <= _DOCUMENTS_AT_ONCE
         for start in logging.tqdm(range(0, len(sample), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
@@ -205,6 +194,15 @@ class FrequencyPooling(Pooling):
             fingerprint=tokenizer_fingerprint(model.tokenizer),
         )
 
+    def _use_context(self, context: Context | None) -> None:
+        if context is not None:
+            self._check_context(context)
+            context = context.to(self._model[0].device) if self._model else context
+        self.context = context
+
+    def _saved_context(self) -> Context | None:
+        return None if self.context is None else replace(self.context, terms=None)  # a corpus part saves its own
+
     def _check_context(self, context: Context) -> None:
         if not self._model:  # loaded together with its model
             return
@@ -215,46 +213,16 @@ class FrequencyPooling(Pooling):
                 "The context has vectors of documents but no token frequencies, which this pooling needs. Give the "
                 "documents, or a context of a contextualized model."
             )
-        if frequencies is not None and len(frequencies) != len(tokenizer.get_vocab()):
+        if frequencies is not None and len(frequencies) != num_token_ids(tokenizer):
             raise ValueError(
                 f"The context has frequencies of {len(frequencies)} tokens, but the vocabulary has "
-                f"{len(tokenizer.get_vocab())}. It was made by another model or with another tokenizer: give that one."
+                f"{num_token_ids(tokenizer)}. It was made by another model or with another tokenizer: give that one."
             )
         if context.fingerprint is not None and context.fingerprint != tokenizer_fingerprint(tokenizer):
             raise ValueError(
                 "The context was made by another model or with another tokenizer, so its frequencies belong to other "
                 "tokens. Give the model that it was made with, or the documents."
             )
-
-
-def load_module_context(
-    module_class: type[Module], folder: str, subfolder: str, **kwargs: Any
-) -> tuple[dict[str, Any], Context | None]:
-    """
-    Loads what a module saved in a folder of its own, for its `load`.
-
-    Args:
-        module_class (`type[Module]`):
-            Class of the module, with `has_context` among its `config_keys`.
-        folder (`str`):
-            Folder or Hub name of the model.
-        subfolder (`str`):
-            Folder of the module in it.
-
-    Returns:
-        `tuple[dict[str, Any], Context | None]`: Arguments of its constructor, and its context.
-    """
-    names = ("token", "cache_folder", "revision", "local_files_only")
-    hub_kwargs = {name: kwargs[name] for name in names if name in kwargs}
-    config = module_class.load_config(folder, subfolder=subfolder, **hub_kwargs)
-    if not config.pop("has_context"):
-        return config, None
-    path = module_class.load_file_path(folder, CONTEXT_FILE, subfolder=subfolder, **hub_kwargs)
-    if path is None:
-        raise FileNotFoundError(
-            f"`{folder}` was saved with a context, but has no file `{subfolder}/{CONTEXT_FILE}`. Save the model again."
-        )
-    return config, Context.load(path)
 
 
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
@@ -271,4 +239,4 @@ def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     return index - starts < length
 
 
-__all__ = ["MAX_DOCUMENTS", "FrequencyPooling", "load_module_context"]
+__all__ = ["MAX_DOCUMENTS", "FrequencyPooling", "ModuleWithContext"]

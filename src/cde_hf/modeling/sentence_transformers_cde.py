@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from sentence_transformers.base.modules import InputModule
@@ -17,11 +17,11 @@ from .configuration_cde import CDEConfig
 from .context import (
     CONTEXT_FILE,
     Context,
-    as_context,
-    documents_with_text,
+    TakesContext,
     fill_documents,
     fingerprint,
     sample_documents,
+    save_in_folder,
     ship_code,
     tensor_hash,
     weight_versions,
@@ -44,7 +44,7 @@ _IDLE_SETTINGS = (
 )
 
 
-class CDETransformer(InputModule):
+class CDETransformer(TakesContext, InputModule):
     """
     Sentence-transformers module that wraps a [`CDEModel`].
 
@@ -105,31 +105,10 @@ class CDETransformer(InputModule):
             changed["context_document_prompt"] = self.document_prompt
         return changed
 
-    def set_context(
-        self,
-        documents: Sequence[str] | Mapping[str, str] | Context | None,
-        *,
-        size: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        """
-        Sets the context for every text that is encoded from now on.
-
-        Args:
-            documents (`Sequence[str]`, `Mapping[str, str]`, `Context` or `None`):
-                Documents of the corpus, as a list or by id. Or a context: `Context()` gives embeddings without a
-                context. `None` removes the context, and `encode` gives first-stage vectors.
-            size (`int`, *optional*):
-                Number of documents to sample. Defaults to the model's `context_size`, which is the maximum.
-            seed (`int`, *optional*, defaults to `0`):
-                Seed of the sample.
-        """
-        context = as_context(documents)
-        if documents is not None and context is None:
-            context = self._encode_context(cast(Sequence[str] | Mapping[str, str], documents), size, seed)
+    def _use_context(self, context: Context | None) -> None:
         self.context = None if context is None else self.model.prepare_context(context)
 
-    def _encode_context(self, documents: Sequence[str] | Mapping[str, str], size: int | None, seed: int) -> Context:
+    def _make_context(self, documents: list[str], size: int | None, seed: int) -> Context:
         """
         Samples and encodes the context of a corpus.
 
@@ -139,7 +118,7 @@ class CDETransformer(InputModule):
         config = self.model.config
         size = config.context_size if size is None else min(size, config.context_size)
         chosen = fill_documents(
-            sample_documents(documents_with_text(documents), size, seed=seed),
+            sample_documents(documents, size, seed=seed),
             config.context_size if not config.has_null_embedding else 0,
             seed=seed,
         )
@@ -217,11 +196,8 @@ class CDETransformer(InputModule):
         self.tokenizer.save_pretrained(output_path)
         self.save_config(output_path)
         ship_code(__file__, Path(output_path))
-        context_file = Path(output_path) / CONTEXT_FILE
-        if self.context is not None:
-            replace(self.context, terms=None).save(context_file)  # a corpus part saves its own
-        else:
-            context_file.unlink(missing_ok=True)
+        # A corpus part saves its own terms.
+        save_in_folder(None if self.context is None else replace(self.context, terms=None), output_path)
 
     @classmethod
     def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name

@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .context import CorpusTerms
+from .context import CorpusTerms, num_token_ids
 
 
 logger = logging.get_logger(__name__)
@@ -225,7 +225,7 @@ def _saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
 
 def _count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
     blocks = []
-    num_ids = max(tokenizer.get_vocab().values()) + 1  # ids of some vocabularies have gaps
+    num_ids = num_token_ids(tokenizer)
     is_short = len(documents) <= 8 * _DOCUMENTS_AT_ONCE
     for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
         counted = count_terms(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
