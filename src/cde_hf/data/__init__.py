@@ -1,13 +1,12 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
-from .cleaning import CleaningReport
+from .cleaning import CleaningReport, check_pairs
 from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
-from .pairs import clean_sources, load_pairs, load_sources
+from .pairs import PairSource, clean_sources, load_pairs, load_sources
 from .prompts import NO_PROMPTS, Prompts
 from .pseudo_queries import PseudoRetrievalSet, pseudo_retrieval_set
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
-from .sources import PairSource, check_pairs
 
 
 __all__ = [
