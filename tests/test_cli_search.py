@@ -52,6 +52,28 @@ def test_documents_cannot_control_the_terminal(tmp_path, capsys):
     assert "red [31malert sounds" in output and output.replace("\n", "").isprintable()
 
 
+def test_the_column_of_a_table_is_named(tmp_path, capsys):
+    path, folder = tmp_path / "corpus.csv", str(tmp_path / "index")
+    path.write_text('id,body,summary\n007,"The cat sleeps,\nquietly.",a\n008,The dog barks.,b\n')
+    with pytest.raises(SystemExit):
+        main(["index", "minilm", str(path), folder])
+    error = capsys.readouterr().err
+    assert "its columns of texts are ['id', 'body', 'summary']. Name the column of the documents in" in error
+    main(["index", "minilm", str(path), folder, "--text-column", "body"])
+    main(["search", folder, "Who sleeps?", "--depth", "1"])
+    output = capsys.readouterr().out
+    assert "2 documents" in output and "007  The cat sleeps, quietly." in output
+
+
+def test_half_of_a_character_is_one_line_that_names_the_document(tmp_path, capsys):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": "sad \\ud83d face"}\n')
+    for command in ("index", "encode"):
+        with pytest.raises(SystemExit):
+            main([command, "minilm", str(path), str(tmp_path / "out")])
+        assert "cde-hf: Line 2 of `" in (error := capsys.readouterr().err) and "has half of a character" in error
+
+
 def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
     main(["search", index, "--depth", "1"])

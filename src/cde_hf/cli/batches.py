@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, say
+from .common import MODEL_HELP, add_columns_argument, say
 
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ def prepare(args: argparse.Namespace) -> None:
     """Makes a batch plan."""
     from .. import docstring_split, prepare_batch_plan
     from ..batching import KMeansSettings, format_statistics
-    from ..data import PairSource, load_sources
+    from ..data import PairSource, load_sources, parse_columns
 
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
-        columns = dict(_name_and_column(pair) for pair in args.columns)
+        columns = parse_columns(args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
     plan = prepare_batch_plan(
         dataset,
@@ -47,13 +47,6 @@ def inspect(args: argparse.Namespace) -> None:
     say(f"\nWrote {page}: open it in a browser.")
 
 
-def _name_and_column(pair: str) -> tuple[str, str]:
-    name, is_pair, column = pair.partition("=")
-    if not is_pair:
-        raise ValueError(f"`--columns` takes pairs such as query=question, got `{pair}`.")
-    return name, column
-
-
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
     from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
 
@@ -77,18 +70,12 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
         "data",
         metavar="DATA",
         nargs="+",
-        help="JSONL, Parquet or CSV files, folders or Hub names; or `docstrings`, which needs no download",
+        help="tables (JSONL, JSON, CSV, TSV, Parquet), folders or Hub names; or `docstrings`, which needs no download",
     )
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder to write")
     data = command.add_argument_group("data")
-    data.add_argument(
-        "--columns",
-        nargs="+",
-        default=[],
-        metavar="OURS=THEIRS",
-        help="column names, such as query=question document=answer domain=subdomain",
-    )
-    data.add_argument("--split", default="train", help="split of a Hub data set")
+    add_columns_argument(data)
+    data.add_argument("--split", default="train", help="split of a data set on disk or on the Hub")
     surrogate = command.add_argument_group("surrogate")
     surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")

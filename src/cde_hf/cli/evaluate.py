@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_trust_argument, load_model, say
+from .common import (
+    CORPUS_HELP,
+    MODEL_HELP,
+    add_columns_argument,
+    add_text_column_argument,
+    add_trust_argument,
+    load_model,
+    read_corpus,
+    say,
+)
 
 
 if TYPE_CHECKING:
@@ -17,15 +26,19 @@ def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
     from .. import BM25, load_retrieval_set
     from .. import evaluate as evaluate_systems
-    from ..data import load_documents, pseudo_retrieval_set
+    from ..data import load_documents, parse_columns, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
     from ..evaluation.metrics import METRICS
 
     unknown = [metric for metric in args.metrics if metric not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
-    retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
-    proxies = [pseudo_retrieval_set(f"{path.name} (proxy)", path, seed=args.seed) for path in args.corpus]
+    columns = parse_columns(args.columns)
+    retrieval_sets = [load_retrieval_set(source, columns=columns) for source in args.data]
+    proxies = [
+        pseudo_retrieval_set(f"{path.name} (proxy)", str(path), text_column=args.text_column, seed=args.seed)
+        for path in args.corpus
+    ]
     paths = [Path(context) for context in args.context if context not in CONTEXTS]
     if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
@@ -89,7 +102,7 @@ def contextualize(args: argparse.Namespace) -> None:
         raise FileExistsError(f"`{args.output}` exists and is not an empty folder. Remove it or choose another one.")
     model = load_model(args.model, args)
     sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
-    contextualized = contextualize_model(model, args.corpus, seed=args.seed, **sizes)
+    contextualized = contextualize_model(model, read_corpus(args.corpus, args), seed=args.seed, **sizes)
     contextualized.save(str(args.output))
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
@@ -128,7 +141,9 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     data = command.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", nargs="+", default=[], metavar="FOLDER", help="folders of retrieval sets")
+    data.add_argument(
+        "--data", nargs="+", default=[], metavar="SET", help="folders of retrieval sets, or files of pairs"
+    )
     data.add_argument(
         "--corpus",
         nargs="+",
@@ -137,6 +152,8 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="corpora without queries, as files or folders: titles or sentences of their documents are the queries",
     )
+    add_columns_argument(command)
+    add_text_column_argument(command)
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
@@ -161,9 +178,8 @@ def add_contextualize(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument(
-        "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
-    )
+    command.add_argument("corpus", metavar="CORPUS", type=Path, help=CORPUS_HELP)
+    add_text_column_argument(command)
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--corpus-dim", type=int, default=256, help="dimensions of the corpus part, 0 for none")
     command.add_argument("--size", type=int, help="number of documents to sample (default: up to 50,000)")

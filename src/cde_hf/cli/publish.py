@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from .common import add_trust_argument, load_model, say
+from .common import add_text_column_argument, add_trust_argument, load_model, read_corpus, say
 
 
 def export_onnx(args: argparse.Namespace) -> None:
@@ -15,7 +15,7 @@ def export_onnx(args: argparse.Namespace) -> None:
 
     model = load_model(args.model, args)
     if args.context is not None:
-        set_context(model, args.context, seed=args.seed)
+        set_context(model, read_corpus(args.context, args), seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
@@ -104,6 +104,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command.add_argument("model", metavar="MODEL", help="folder or Hub name of a contextual model")
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--context", type=Path, help="corpus to sample the context from; default: the saved context")
+    add_text_column_argument(command)
     command.add_argument("--seed", type=int, default=0, help="seed of the sampling")
     command.add_argument(
         "--context-as-input",

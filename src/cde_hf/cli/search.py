@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_trust_argument, load_model, say
+from .common import CORPUS_HELP, MODEL_HELP, add_text_column_argument, add_trust_argument, load_model, read_corpus, say
 
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..encoding import EncodedCorpus
     from ..index import SearchHit
 
-_CORPUS_HELP = "text file (a document a line), JSONL file, or folder of a retrieval set"
 _COLUMN_WIDTH = 58
 
 
@@ -77,7 +76,7 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
     from .. import encode_corpus
 
     sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
-    return encode_corpus(model, args.corpus, folder, seed=args.seed, **sizes)
+    return encode_corpus(model, read_corpus(args.corpus, args), folder, seed=args.seed, **sizes)
 
 
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
@@ -153,6 +152,7 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
         "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
     )
     command.add_argument("--seed", type=int, default=0, help="seed with which the context is sampled")
+    add_text_column_argument(command)
     add_trust_argument(command)
 
 
@@ -167,7 +167,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=_CORPUS_HELP)
+    _add_encoding_arguments(command, corpus_help=CORPUS_HELP)
     command.set_defaults(run=encode)
 
 
@@ -181,7 +181,7 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP} or of `cde-hf encode`")
+    _add_encoding_arguments(command, corpus_help=f"{CORPUS_HELP} or of `cde-hf encode`")
     command.add_argument(
         "--kind",
         choices=["auto", "flat", "hnsw", "ivf"],

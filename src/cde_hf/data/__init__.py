@@ -3,7 +3,7 @@
 from .cleaning import CleaningReport, check_pairs
 from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
-from .pairs import PairSource, clean_sources, load_pairs, load_sources
+from .pairs import PairSource, clean_sources, load_pairs, load_sources, parse_columns
 from .prompts import NO_PROMPTS, Prompts
 from .pseudo_queries import PseudoRetrievalSet, pseudo_retrieval_set
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
@@ -31,6 +31,7 @@ __all__ = [
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "parse_columns",
     "pseudo_retrieval_set",
     "retrieval_set_from_pairs",
     "save_retrieval_set",

@@ -212,6 +212,17 @@ def cached_rows(
         raise (error.__cause__ or error) from None  # ours names the file and the line
 
 
+def parse_columns(columns: Sequence[str]) -> dict[str, str]:
+    """Parses column names of a command line, such as `["query=question", "document=answer"]`."""
+    parsed = {}
+    for column in columns:
+        name, is_pair, source_name = column.partition("=")
+        if not (is_pair and source_name):
+            raise ValueError(f"`--columns` takes pairs such as query=question, got `{column}`.")
+        parsed[name] = source_name
+    return parsed
+
+
 @dataclass(frozen=True)
 class _MappedTable:
     """A table, its columns for each of ours, and the domain of rows without one."""
@@ -263,4 +274,4 @@ def _check_rows(tables: Sequence[_MappedTable]) -> Iterator[dict[str, Any]]:
                 yield {**pair, "digest": pair_digest(pair), "fault": None, "place": None}
 
 
-__all__ = ["PairSource", "cached_rows", "clean_sources", "load_pairs", "load_sources"]
+__all__ = ["PairSource", "cached_rows", "clean_sources", "load_pairs", "load_sources", "parse_columns"]
