@@ -252,7 +252,7 @@ def _to_id(value: Any) -> str | None:
 
 
 def _join(title: str | None, text: str) -> str:
-    return f"{title or ''} {text}".strip()
+    return f"{title} {text}".strip() if title else text
 
 
 __all__ = [
