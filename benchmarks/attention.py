@@ -1,9 +1,8 @@
 """
 Time per text of joint attention, prefix attention and the plain biencoder, measured in one run.
 
-`separate` is prefix attention with `separate_context=True`, as `CDEModel.from_biencoder` builds it. The models take
-turns, and the best time of each counts. Compare the ratios, because the times depend on the machine. The context block
-of prefix attention is computed once and not timed.
+The models take turns, and the best time of each counts. Compare the ratios, because the times depend on the machine.
+The context block of prefix attention is computed once and not timed.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from timing import add_timing_arguments, best_times, write_header, write_row
 from cde_hf import CDEModel, Context
 
 
-COLUMNS = ("joint", "prefix", "separate", "biencoder")
+COLUMNS = ("joint", "prefix", "biencoder")
 
 
 def build_functions(
@@ -54,7 +53,7 @@ def plot_times(times: dict[int, dict[str, float]], title: str, path: Path) -> No
     plt.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "cde-hf"}  # selectable text and a reproducible file
     lengths = sorted(times)
     figure, axes = plt.subplots(figsize=(6, 4))
-    for name, marker in (("joint", "s"), ("prefix", "o"), ("separate", "v"), ("biencoder", "^")):
+    for name, marker in (("joint", "s"), ("prefix", "o"), ("biencoder", "^")):
         if name in times[lengths[0]]:
             axes.plot(lengths, [1000 * times[length][name] for length in lengths], marker=marker, label=name)
     axes.set(xscale="log", yscale="log", xlabel="tokens of the text", ylabel="milliseconds per text", title=title)
@@ -85,8 +84,8 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     models = build_models(args.model, args.context_size, args.layers)
     vectors = torch.randn(args.context_size, models["joint"].config.hidden_size)
-    contexts = {name: models[name].prepare_context(Context(vectors)) for name in ("prefix", "separate")}
-    ratios = (("joint", "prefix"), ("prefix", "biencoder"), ("separate", "biencoder"))
+    contexts = {"prefix": models["prefix"].prepare_context(Context(vectors))}
+    ratios = (("joint", "prefix"), ("prefix", "biencoder"))
     write_header(
         ["batch", "tokens", *(f"{name} ms" for name in COLUMNS), *(f"{top} / {base}" for top, base in ratios)]
     )

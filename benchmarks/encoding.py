@@ -77,7 +77,7 @@ def main() -> None:
     )
     for name in args.models:
         models = build_models(name, args.context_size)
-        runs = {mode: build_runs(models[mode], args.context_size, tokenizer) for mode in ("prefix", "separate")}
+        runs = {"prefix": build_runs(models["prefix"], args.context_size, tokenizer)}
         biencoder = build_biencoder(models["prefix"], tokenizer)
         runs["biencoder"] = biencoder, biencoder[0].auto_model
         for max_words in args.max_words:

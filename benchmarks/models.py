@@ -20,7 +20,6 @@ STAGES = {
 MODES = {
     "joint": {"context_attention": "joint"},
     "prefix": {"context_attention": "prefix"},
-    "separate": {"context_attention": "prefix", "separate_context": True},
 }
 
 
@@ -36,9 +35,8 @@ def build_models(name: str, context_size: int, num_layers: int | None = None) ->
             **fields,
         )
         models[mode] = CDEModel(config).eval()
-    models["prefix"].load_state_dict(models["joint"].state_dict())
-    models["separate"].load_state_dict(models["joint"].state_dict(), strict=False)
+    models["prefix"].load_state_dict(models["joint"].state_dict(), strict=False)
     # They are zero-initialised, and zeros would distort the timing.
-    for projection in models["separate"].second_stage_model.context_value_projections:
+    for projection in models["prefix"].second_stage_model.context_value_projections:
         nn.init.normal_(projection.weight, std=0.02)
     return models

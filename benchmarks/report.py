@@ -40,7 +40,6 @@ TABLES = {
         "--model MiniLM --context-size 64 --lengths 16 64 128 --max-joint-batch-size 1 --seconds 5",
         "--max-joint-batch-size 16 --seconds 40",
     ),
-    "merging": ("merging.py", "--batch-sizes 1 16 --seconds 2", "--batch-sizes 1 16 64 --seconds 30"),
     "encode": (
         "encoding.py",
         "--models MiniLM --texts 64 --max-words 16 128 --seconds 5",
@@ -56,8 +55,8 @@ TABLES = {
     ),
     "training memory": (
         "training_memory.py",
-        "--kinds biencoder separate joint --batch-sizes 64 512 1024",
-        "--kinds biencoder prefix separate joint --batch-sizes 64 256 512 1024 --pairs 1024",
+        "--kinds biencoder prefix joint --batch-sizes 64 512 1024",
+        "--kinds biencoder prefix joint --batch-sizes 64 256 512 1024 --pairs 1024",
     ),
 }
 

@@ -1,10 +1,9 @@
 """
-Time of a training step by batch size: biencoder, prefix, separate and joint attention, plain and gradient-cached.
+Time of a training step by batch size: biencoder, prefix and joint attention, plain and gradient-cached.
 
-`separate` is prefix attention with `separate_context=True`. sentence-transformers' cached loss runs on the same
-backbone and the same tokens. `filter` is the false-negative filter of the same batch. At each batch size the plain
-steps take turns, then the cached steps, and the best time of each counts. Compare the ratios, because the times depend
-on the machine.
+sentence-transformers' cached loss runs on the same backbone and the same tokens. `filter` is the false-negative filter
+of the same batch. At each batch size the plain steps take turns, then the cached steps, and the best time of each
+counts. Compare the ratios, because the times depend on the machine.
 """
 
 import argparse

@@ -16,7 +16,6 @@ VOCAB_SIZE = 30_528
 KINDS = {
     "biencoder": None,
     "prefix": {"context_attention": "prefix"},
-    "separate": {"context_attention": "prefix", "separate_context": True},
     "joint": {"context_attention": "joint"},
 }
 

@@ -33,7 +33,6 @@ from . import (
     frequency_pooling,
     grid,
     groupings,
-    joint_as_prefix,
     main_table,
     margins,
     movement,
@@ -71,7 +70,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         neighbours.EXPERIMENT,
         negatives.EXPERIMENT,
         margins.EXPERIMENT,
-        joint_as_prefix.EXPERIMENT,
         drift.EXPERIMENT,
     )
 }

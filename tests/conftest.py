@@ -89,14 +89,19 @@ def backbone_config():
 
 @pytest.fixture
 def make_model(backbone_config):
-    """Function that builds a tiny model in evaluation mode, with 6 context documents by default."""
+    """Function that builds a tiny model without zero weights, in evaluation mode, by default for 6 documents."""
 
     def make(first="nomic_bert", second=None, **fields):
         fields = {"context_size": 6, "num_soft_prompts": 2, "initializer_range": 0.2, **fields}
         config = CDEConfig(
             first_stage_config=backbone_config(first), second_stage_config=backbone_config(second or first), **fields
         )
-        return CDEModel(config).eval()
+        model = CDEModel(config).eval()
+        generator = torch.Generator().manual_seed(3)
+        for weight in model.parameters():
+            if weight.dim() == 2 and not weight.any():
+                torch.nn.init.normal_(weight, std=0.2, generator=generator)
+        return model
 
     return make
 

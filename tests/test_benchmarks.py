@@ -15,11 +15,10 @@ TINY_RUNS = {
     "corpus_part.py": "--documents 20 30 --words 8 --texts 4 --seconds 0",
     "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
     "imports.py": "--rounds 1",
-    "merging.py": "--batch-sizes 1 4 --lengths 8 --context-sizes 8 --seconds 0",
     "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2 --seconds 0",
     "surrogate.py": "--library packaging --texts 4 --seconds 0",
     "training.py": f"{TINY_STEP} --batch-sizes 4 8 --max-joint-batch-size 4 --seconds 0",
-    "training_memory.py": f"{TINY_STEP} --batch-sizes 4 8 --kinds separate",
+    "training_memory.py": f"{TINY_STEP} --batch-sizes 4 8 --kinds prefix",
 }
 
 

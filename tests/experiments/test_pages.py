@@ -13,7 +13,6 @@ from experiments import (
     frequencies,
     grid,
     groupings,
-    joint_as_prefix,
     main_table,
     margins,
     negatives,
@@ -195,18 +194,6 @@ def test_the_page_on_frequencies_tells_them_from_vectors():
     assert "frequencies change it by +1.0 ± 0.0" in page.finding
     assert "| of training documents | 42.0 ± 0.0 | 43.0 ± 0.0 | 44.0 ± 0.0 |" in page.text
     assert "| own vectors above no vectors | +5.0 ± 0.0 | yes |" in page.text
-
-
-def test_the_page_on_joint_weights_in_prefix_attention_says_what_they_lose():
-    kinds = [("joint", "joint", 43.0), ("joint", "prefix", 40.0), ("prefix", "prefix", 42.0)]
-    rows = [
-        {**row, "architecture": architecture, "attention": attention}
-        for architecture, attention, score in kinds
-        for row in context_rows(["own", "foreign", "none"], lambda *_, score=score: score)
-    ]
-    page = joint_as_prefix.report(rows)
-    assert "-3.0 ± 0.0 (contextual batches)" in page.finding
-    assert "below prefix | -2.0 ± 0.0 | no |" in page.text
 
 
 def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):

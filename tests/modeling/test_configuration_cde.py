@@ -86,11 +86,24 @@ def test_a_checkpoint_from_before_the_lexical_part_was_removed_is_read_if_it_has
         CDEConfig.from_pretrained(tmp_path)
 
 
-def test_token_frequencies_need_one_vocabulary(backbone_config):
+@pytest.mark.parametrize("fields", [{"pooling": "context_frequency"}, {"context_in_token_space": True}])
+def test_what_compares_tokens_needs_one_vocabulary(backbone_config, fields):
     stages = {"first_stage_config": backbone_config(vocab_size=99), "second_stage_config": backbone_config()}
-    CDEConfig(**stages)
+    CDEConfig(**stages, context_in_token_space=False)
     with pytest.raises((ValueError, StrictDataclassError), match="have 99 and 100 tokens. Use one tokenizer"):
-        CDEConfig(**stages, pooling="context_frequency")
+        CDEConfig(**stages, **{"context_in_token_space": False, **fields})
+
+
+def test_documents_that_tell_nothing_need_the_null_embedding():
+    with pytest.raises((ValueError, StrictDataclassError), match="needs the null embedding"):
+        CDEConfig(has_null_embedding=False, sequence_dropout_prob=0.0)
+
+
+def test_checkpoints_of_an_earlier_prefix_attention_are_refused():
+    for value in (True, False):
+        with pytest.raises((ValueError, StrictDataclassError), match="only an earlier form of prefix attention had"):
+            CDEConfig(context_attention="prefix", separate_context=value)
+    assert not CDEConfig(context_attention="joint", separate_context=False).context_in_token_space
 
 
 def test_other_encoders_are_refused():

@@ -25,7 +25,9 @@ def contexts_seen(model, texts, context):
 
 
 def test_dropped_documents_are_the_null_embedding(make_model, texts, mode):
-    model = make_model(context_size=400, sequence_dropout_prob=0.25, context_attention=mode).train()
+    model = make_model(
+        context_size=400, sequence_dropout_prob=0.25, context_attention=mode, context_in_token_space=False
+    ).train()
     context = torch.randn(400, 32)
     rows = contexts_seen(model, texts, context)
     is_null = (rows == model.second_stage_model.null_embedding).all(dim=-1)
@@ -59,6 +61,6 @@ def test_the_same_random_state_is_the_same_draw(make_model, texts, mode):
 
 
 def test_evaluation_drops_nothing(make_model, texts, mode):
-    model = make_model(sequence_dropout_prob=1.0, context_attention=mode)
+    model = make_model(sequence_dropout_prob=1.0, context_attention=mode, context_in_token_space=False)
     context = torch.randn(6, 32)
     assert torch.equal(contexts_seen(model, texts, context)[0], context)

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from cde_hf import CDEModel
+from cde_hf.modeling.pooling import mean_of_tokens
 
 
 @pytest.fixture
@@ -83,9 +84,33 @@ def test_the_embedding_starts_as_the_mean_of_the_text_tokens(encoder_folder, tex
     torch.testing.assert_close(embeddings, (text_hidden * weights).sum(1) / weights.sum(1), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "context_frequency"])
+def test_without_a_context_a_new_model_is_its_encoder(minilm, pooling):
+    model = CDEModel.from_biencoder(minilm, context_size=4, context_attention="prefix", pooling=pooling)
+    queries = AutoTokenizer.from_pretrained(minilm)(["which pet barks?", "sea"], padding=True, return_tensors="pt")
+    input_ids, attention_mask = queries["input_ids"], queries["attention_mask"]
+    with torch.no_grad():
+        hidden_states = AutoModel.from_pretrained(minilm)(input_ids, attention_mask).last_hidden_state
+    expected = mean_of_tokens(hidden_states, attention_mask)
+    torch.testing.assert_close(model.encode_texts(input_ids, attention_mask), expected, atol=1e-5, rtol=0)
+
+
+def test_all_weights_of_the_context_path_learn_within_two_steps(encoder_folder, texts, context_documents):
+    model = CDEModel.from_biencoder(encoder_folder("bert"), context_size=6).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        embeddings = model(*texts, *context_documents).embeddings
+        (embeddings @ embeddings.T).log_softmax(dim=1).diagonal().sum().backward()
+        optimizer.step()
+    first, second = model.first_stage_model, model.second_stage_model
+    for weight in (first.backbone.embeddings.word_embeddings.weight, second.context_value_projections[0].weight):
+        assert weight.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize("mode", ["joint", "prefix"])
 def test_all_minilm_becomes_contextual(minilm, mode):
-    model = CDEModel.from_biencoder(minilm, context_size=4, context_attention=mode, separate_context=False)
+    model = CDEModel.from_biencoder(minilm, context_size=4, context_attention=mode)
     tokenizer = AutoTokenizer.from_pretrained(minilm)
     documents = tokenizer(["a cat", "a dog", "a whale"], padding=True, return_tensors="pt")
     queries = tokenizer(["which pet barks?", "sea"], padding=True, return_tensors="pt")

@@ -1,5 +1,6 @@
 """The model as a whole, in joint and prefix attention, around every family of backbones."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -33,8 +34,24 @@ def test_forward_reaches_both_stages(model, texts, context_documents):
     output = model(*texts, context_input_ids=documents, context_attention_mask=mask)
     context = model.first_stage_model(input_ids=documents, attention_mask=mask)
     expected = model.second_stage_model(input_ids=texts[0], attention_mask=texts[1], dataset_embeddings=context)
-    torch.testing.assert_close(output.context_embeddings, context, atol=0, rtol=0)
-    torch.testing.assert_close(output.embeddings, expected, atol=0, rtol=0)
+    torch.testing.assert_close(output.context_embeddings, context, atol=1e-6, rtol=0)
+    torch.testing.assert_close(output.embeddings, expected, atol=1e-5, rtol=0)
+
+
+def test_a_context_vector_contains_the_mean_of_the_second_stages_token_embeddings(model, context_documents):
+    documents, mask = context_documents
+    torch.nn.init.zeros_(model.first_stage_model.output_projection[-1].weight)
+    words = torch.nn.functional.embedding(documents, model.get_input_embeddings().weight) * mask.unsqueeze(-1)
+    vectors = model.encode_context(documents, mask).embeddings
+    torch.testing.assert_close(vectors, words.sum(1) / mask.sum(1, keepdim=True), atol=1e-6, rtol=0)
+
+
+def test_a_copy_reads_its_own_token_embeddings(model, context_documents):
+    copied = copy.deepcopy(model)
+    torch.nn.init.normal_(copied.get_input_embeddings().weight)
+    first, second = (each.encode_context(*context_documents).embeddings for each in (model, copied))
+    assert (first - second).abs().min() > 0
+    assert not any("reader" in name for name in copied.state_dict())
 
 
 def test_padding_and_batch_mates_never_change_a_vector(model, texts):
@@ -90,13 +107,37 @@ def test_word_order_matters(model, texts):
 
 
 @pytest.mark.parametrize("num_documents", [0, 1, 4])
-def test_missing_documents_are_the_null_embedding(model, texts, num_documents):
+def test_missing_documents_are_the_null_embedding(make_model, family, texts, num_documents):
+    model = make_model(family, context_attention="joint", context_in_token_space=False)
     context = torch.randn(num_documents, 32)
     filled = torch.cat([context, model.second_stage_model.null_embedding.detach().expand(6 - num_documents, -1)])
     embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
     torch.testing.assert_close(
         embeddings, model.second_stage_model(*texts, dataset_embeddings=filled), atol=1e-6, rtol=0
     )
+
+
+@pytest.mark.parametrize("num_documents", [2, 6])
+def test_context_vectors_are_standardized_in_token_space(model, texts, num_documents):
+    context = 3 + 2 * torch.randn(num_documents, 32)
+    embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
+    standardized = (context - context.mean(0)) / (context.var(0, correction=0) + 1e-6).sqrt()
+    model.config.context_in_token_space = False
+    expected = model.second_stage_model(*texts, dataset_embeddings=standardized)
+    torch.testing.assert_close(embeddings, expected, atol=1e-4, rtol=0)
+
+
+def test_a_context_of_one_document_or_of_equal_ones_tells_nothing(model, texts):
+    expected = model.second_stage_model(*texts)
+    for context in (torch.randn(1, 32), torch.randn(1, 32).expand(6, 32), torch.zeros(6, 32)):
+        embeddings = model.second_stage_model(*texts, dataset_embeddings=context)
+        torch.testing.assert_close(embeddings, expected, atol=1e-6, rtol=0)
+
+
+def test_equal_context_documents_have_finite_gradients(model, texts):
+    context = torch.randn(1, 32).repeat(6, 1).requires_grad_()
+    model.second_stage_model(*texts, dataset_embeddings=context).pow(2).sum().backward()
+    assert context.grad.isfinite().all()
 
 
 def test_no_context_is_an_empty_one(model, texts):
@@ -223,7 +264,9 @@ def test_too_many_documents_are_refused_in_prefix_attention(make_model, context_
 
 @pytest.mark.parametrize("num_documents", [0, 5])
 def test_a_checkpoint_without_null_embedding_says_so(make_model, mode, texts, num_documents):
-    model = make_model(context_attention=mode, has_null_embedding=False, sequence_dropout_prob=0.0)
+    model = make_model(
+        context_attention=mode, has_null_embedding=False, context_in_token_space=False, sequence_dropout_prob=0.0
+    )
     model.second_stage_model(*texts, dataset_embeddings=torch.randn(6, 32))
     with pytest.raises(ValueError, match=f"no null embedding.*needs exactly 6 of them, got {num_documents}"):
         model.second_stage_model(*texts, dataset_embeddings=torch.randn(num_documents, 32))

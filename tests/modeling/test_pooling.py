@@ -96,7 +96,7 @@ def test_the_pooling_can_be_changed_when_a_checkpoint_is_loaded(models, texts, c
     mean_model.save_pretrained(tmp_path)
     loaded = CDEModel.from_pretrained(tmp_path, pooling="context_frequency")
     expected = frequency_model(*texts, *context_documents).embeddings
-    torch.testing.assert_close(loaded(*texts, *context_documents).embeddings, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(loaded(*texts, *context_documents).embeddings, expected, atol=1e-5, rtol=0)
 
 
 def test_an_infinite_scale_is_the_mean(models, texts, context_documents):

@@ -1,7 +1,10 @@
-"""Prefix attention against the same network run jointly under a mask that hides the text from context and prompt."""
+"""Prefix attention against the same network written in another way: two attentions and their sum."""
 
 import pytest
 import torch
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
 
 from cde_hf import Context
 
@@ -9,54 +12,68 @@ from cde_hf import Context
 FAMILIES = ["nomic_bert", "modernbert", "bert", "roberta", "distilbert"]
 
 
-def masked_joint_run(model, input_ids, attention_mask, context):
-    """Embeddings from one run over context, soft prompt and text, written without the model's own second stage."""
-    stage, config = model.second_stage_model, model.config
-    backbone, width, num_context = stage.backbone, config.hidden_size, config.context_size
-    batch_size, length = input_ids.shape
-    num_block = config.num_block_tokens
-    context = torch.cat(
-        [context.view(-1, width), stage.null_embedding.expand(num_context - context.numel() // width, -1)]
-    )
-    soft_prompt = stage.soft_prompt_projection(torch.ones_like(stage.null_embedding)).view(-1, width)
-    block = torch.cat([context, soft_prompt])
+def attention_of_the_test(module, query, key, value, attention_mask, *, scaling, seen=None, block=None, **kwargs):
+    """Attention by its formula. Keys and values go to `seen`; those of `block` have a softmax of their own."""
+    output = F.softmax(query @ key.mT * scaling + (0 if attention_mask is None else attention_mask), dim=-1) @ value
+    if seen is not None:
+        seen.append((key, value))
+    if block is not None:
+        context_key, context_value = block[module.layer_idx]
+        output = output + F.softmax(query @ context_key.mT * scaling, dim=-1) @ context_value
+    return output.transpose(1, 2).contiguous(), None
 
+
+AttentionInterface.register("attention_of_the_test", attention_of_the_test)
+AttentionMaskInterface.register("attention_of_the_test", eager_mask)
+
+
+def expected_embeddings(model, input_ids, attention_mask, context):
+    """Embeddings by the documentation, without the model's own second stage."""
+    stage, config = model.second_stage_model, model.config
+    backbone, length = stage.backbone, input_ids.shape[1]
+    implementation = backbone.config._attn_implementation
+    backbone.set_attn_implementation("attention_of_the_test")
+    num_documents, num_missing = len(context), config.context_size - len(context)
+
+    spread = (context - context.mean(0)).pow(2).mean(0).add(1e-6).sqrt() if num_documents else 1.0
+    soft_prompt = stage.soft_prompt_projection(torch.ones_like(stage.null_embedding)).view(-1, config.hidden_size)
+    rows = [(context - context.mean(0)) / spread] if num_documents else []
+    rows = torch.cat([*rows, stage.null_embedding.expand(num_missing, -1), soft_prompt])
     embeddings = backbone.embeddings
     is_rotary = backbone.config.model_type in ("nomic_bert", "modernbert")
     start = 2 if backbone.config.model_type == "roberta" else 0
     if hasattr(embeddings, "token_type_embeddings"):
-        block = block - embeddings.token_type_embeddings.weight[0]
-    if not is_rotary:
-        block = block - embeddings.position_embeddings.weight[start]
-    inputs_embeds = torch.cat([block.expand(batch_size, -1, -1), backbone.get_input_embeddings()(input_ids)], dim=1)
+        rows = rows - embeddings.token_type_embeddings.weight[0]
     if is_rotary:
-        soft_and_text = torch.arange(num_context, num_block + length)
-        positions = torch.cat([torch.zeros(num_context, dtype=torch.long), soft_and_text])
+        positions = [0] * config.context_size + list(range(config.context_size, len(rows) + length))
     else:
-        positions = torch.cat([torch.full((num_block,), start), start + torch.arange(length)])
+        rows = rows - embeddings.position_embeddings.weight[start]
+        positions = [start] * len(rows) + list(range(start, start + length))
+    positions = torch.tensor([positions])
 
-    visible = torch.cat([torch.ones(batch_size, num_block, dtype=torch.bool), attention_mask.bool()], dim=1)
-    sees = visible[:, None, None, :].repeat(1, 1, num_block + length, 1)
-    sees[:, :, :num_block, num_block:] = False
-    distance = (torch.arange(num_block + length)[:, None] - torch.arange(num_block + length)).abs()
-    is_text_pair = torch.zeros_like(distance, dtype=torch.bool)
-    is_text_pair[num_block:, num_block:] = True
-
-    def additive(mask):
-        return torch.zeros(mask.shape, dtype=inputs_embeds.dtype).masked_fill(
-            ~mask, torch.finfo(inputs_embeds.dtype).min
-        )
-
-    mask = additive(sees)
+    block = []
+    all_see_all = torch.zeros(1, 1, len(rows), len(rows), dtype=rows.dtype)
     if backbone.config.model_type == "modernbert":
-        near = ~is_text_pair | (distance <= backbone.config.local_attention // 2)
-        mask = {"full_attention": mask, "sliding_attention": additive(sees & near)}
-    hidden = backbone(
-        inputs_embeds=inputs_embeds, attention_mask=mask, position_ids=positions.unsqueeze(0)
-    ).last_hidden_state[:, num_block:]
-    weights = attention_mask.to(hidden.dtype)
-    pooled = (hidden * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True)
-    return stage.output_projection(pooled)
+        all_see_all = {"full_attention": all_see_all, "sliding_attention": all_see_all}
+    backbone(inputs_embeds=rows[None], attention_mask=all_see_all, position_ids=positions[:, : len(rows)], seen=block)
+    for layer, (key, value) in enumerate(block):
+        heads = value.shape[1]
+        weight = stage.context_value_projections[layer].weight
+        value = value[0].transpose(0, 1).flatten(1)  # (num_block_tokens, hidden_size)
+        read = value @ weight.T
+        if num_documents:
+            documents = value[:num_documents]
+            read = torch.cat([read[:num_documents] + documents - documents.mean(0), read[num_documents:]])
+        block[layer] = (key, read.unflatten(1, (heads, -1)).transpose(0, 1)[None])
+    hidden_states = backbone(
+        inputs_embeds=backbone.get_input_embeddings()(input_ids),
+        attention_mask=attention_mask,
+        position_ids=positions[:, len(rows) :],
+        block=block,
+    ).last_hidden_state
+    backbone.set_attn_implementation(implementation)
+    weights = attention_mask.to(hidden_states.dtype).unsqueeze(-1)
+    return stage.output_projection((hidden_states * weights).sum(1) / weights.sum(1))
 
 
 @pytest.fixture(params=FAMILIES)
@@ -65,22 +82,21 @@ def prefix_model(make_model, request):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("num_documents", [0, 4, 6])
-def test_equals_the_masked_joint_run(prefix_model, texts, num_documents, attention):
+@pytest.mark.parametrize("num_documents", [0, 2, 4, 6])
+def test_it_is_the_sum_of_two_attentions(prefix_model, texts, num_documents, attention):
     prefix_model.set_attn_implementation(attention)
     context = torch.randn(num_documents, 32)
     embeddings = prefix_model.second_stage_model(*texts, dataset_embeddings=context)
-    expected = masked_joint_run(prefix_model, *texts, context)
-    torch.testing.assert_close(embeddings, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(embeddings, expected_embeddings(prefix_model, *texts, context), atol=1e-5, rtol=0)
 
 
-def test_gradients_equal_those_of_the_masked_joint_run(prefix_model, texts, context_documents):
+def test_gradients_are_those_of_two_attentions(prefix_model, texts, context_documents):
     model = prefix_model.double()
     documents, mask = (tensor[:5] for tensor in context_documents)  # the sixth is the null embedding
     gradients = []
     for run in (
         lambda: model(*texts, context_input_ids=documents, context_attention_mask=mask).embeddings,
-        lambda: masked_joint_run(model, *texts, model.first_stage_model(documents, mask)),
+        lambda: expected_embeddings(model, *texts, model.first_stage_model(documents, mask)),
     ):
         model.zero_grad()
         run().pow(3).sum().backward()
@@ -92,6 +108,17 @@ def test_gradients_equal_those_of_the_masked_joint_run(prefix_model, texts, cont
         scale = expected[name].abs().max().item()
         torch.testing.assert_close(ours[name], expected[name], atol=tolerance * max(1.0, scale), rtol=0)
     assert any("first_stage_model.backbone" in name and g.abs().max() > 1e-6 for name, g in ours.items())
+
+
+def test_other_texts_of_the_batch_do_not_matter(prefix_model, texts):
+    input_ids, attention_mask = texts
+    context = torch.randn(6, 32)
+    together = prefix_model.second_stage_model(input_ids, attention_mask, dataset_embeddings=context)
+    for row in range(len(input_ids)):
+        alone = prefix_model.second_stage_model(
+            input_ids[row : row + 1], attention_mask[row : row + 1], dataset_embeddings=context
+        )
+        torch.testing.assert_close(alone[0], together[row], atol=1e-5, rtol=0)
 
 
 def test_a_block_is_the_same_as_its_context_vectors(prefix_model, texts):

@@ -78,7 +78,7 @@ def cached(encoder, step, size, context_size, **options):
     return cache.compute_loss(step, loss_function)
 
 
-KINDS = ["joint", "prefix", "separate", "plain"]
+KINDS = ["joint", "prefix", "plain"]
 SIZES = [MiniBatchSize(1), MiniBatchSize(3), MiniBatchSize(13), MiniBatchSize(50), MiniBatchSize(num_tokens=20)]
 
 
@@ -230,7 +230,7 @@ def test_a_first_stage_that_is_not_trained_gets_no_gradient(tiny, step):
 class WithoutTransformer(Encoder):
     """Embeds the token ids alone: transformers' own reads from the device, as of masks, are not ours."""
 
-    has_context, has_prefix, trains_first_stage = True, False, True
+    has_context, has_prefix, trains_context = True, False, True
 
     def __init__(self, model):
         self.model = model

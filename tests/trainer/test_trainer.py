@@ -224,14 +224,14 @@ def test_a_compiled_model_gives_the_same_gradients(tiny, tmp_path, plan_folder):
         torch.testing.assert_close(found[name], gradient, atol=1e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("source", ["batch", "domain", "random"])
+@pytest.mark.parametrize("source", ["cluster", "batch", "domain", "random"])
 def test_contexts_come_from_where_they_should(tiny, train, source):
     trainer, changed = train(context_source=source)
     batch = next(iter(trainer.get_train_dataloader()))
     domains = trainer.batch_plan.domain_ids
     if source == "batch":
         assert set(batch["context_rows"]) <= set(batch["rows"])
-    elif source == "domain":
+    elif source in ("cluster", "domain"):
         assert set(domains[batch["context_rows"]]) == {domains[batch["rows"][0]]}
         assert not set(batch["context_rows"]) <= set(batch["rows"])
     else:
@@ -513,7 +513,7 @@ def test_a_plan_of_other_data_is_refused(tiny, plan_folder, tmp_path):
 
 def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     with pytest.raises(ValueError, match="A batch has 8 documents for a context of 12, and the model has no null"):
-        train(tiny.make_model(has_null_embedding=False, context_size=12))
+        train(tiny.make_model(has_null_embedding=False, context_in_token_space=False, context_size=12))
 
 
 @pytest.mark.parametrize(

@@ -92,15 +92,8 @@ def backbone_config(dropout=0.0, **changes):
 
 
 def make_model(kind="prefix", *, dropout=0.0, dtype="float32", seed=0, context_size=6, **fields):
-    """A contextual model with joint, prefix or separate prefix attention, or a plain encoder (`kind="plain"`)."""
+    """A contextual model without zero weights, in joint or prefix attention, or a plain encoder (`kind="plain"`)."""
     torch.manual_seed(seed)
-    if kind == "separate":
-        model = make_model(
-            "prefix", dropout=dropout, seed=seed, context_size=context_size, separate_context=True, **fields
-        )
-        for projection in model.second_stage_model.context_value_projections:
-            torch.nn.init.normal_(projection.weight, std=0.3)
-        return model.to(getattr(torch, dtype))
     if kind == "plain":
         model = AutoModel.from_config(backbone_config(dropout))
     else:
@@ -116,6 +109,9 @@ def make_model(kind="prefix", *, dropout=0.0, dtype="float32", seed=0, context_s
                 **{"sequence_dropout_prob": 0.0, **fields},
             )
         )
+        for weight in model.parameters():
+            if weight.dim() == 2 and not weight.any():
+                torch.nn.init.normal_(weight, std=0.2)
     return model.to(getattr(torch, dtype))
 
 

@@ -32,12 +32,14 @@ class CDEConfig(PreTrainedConfig):
             Number of learned vectors between context and text.
         context_attention (`str`, *optional*, defaults to `"prefix"`):
             `"joint"`: context and text attend to each other, as in the paper. `"prefix"`: context and soft prompt
-            attend only to each other, so their keys and values are computed once and reused for every text.
-        separate_context (`bool`, *optional*, defaults to `False`):
-            Prefix attention only. If `True`, text tokens use two separate softmaxes, one over the text and one over
-            the context, and the context branch is zero-initialised. A model built from an encoder therefore starts
-            out identical to it. If `False`, context and text share one softmax, so an untrained context takes
-            attention away from the text.
+            attend only to each other, so their keys and values are computed once and reused for every text. Texts
+            attend to them in a softmax of its own, which adds nothing as long as a model is untrained and has no
+            context documents.
+        context_in_token_space (`bool`, *optional*, defaults to `True`):
+            Whether context vectors lie in the space of the second stage's token embeddings: the mean of a document's
+            token embeddings plus the first stage's output, standardised over the context. A document that does not
+            differ from the others then counts as missing. Needs one vocabulary for both stages. If `False`, they are
+            the first stage's output, as in the released weights.
         pooling (`str`, *optional*, defaults to `"mean"`):
             `"mean"`: the mean of the text tokens. `"context_frequency"`: a weighted mean that down-weights tokens
             that occur in many context documents. A token has weight `a / (a + p)`, where `p` is the share of the
@@ -91,7 +93,7 @@ class CDEConfig(PreTrainedConfig):
     context_size: int = 64
     num_soft_prompts: int = 8
     context_attention: Literal["prefix", "joint"] = "prefix"
-    separate_context: bool = False
+    context_in_token_space: bool = True
     pooling: Literal["mean", "context_frequency"] = "mean"
     frequency_scale: float | int = DEFAULT_FREQUENCY_SCALE
     instruction_end_id: int | None = None
@@ -111,6 +113,13 @@ class CDEConfig(PreTrainedConfig):
                 f"The configuration has `lexical_size={lexical_size}`, but this version no longer has the lexical "
                 "part. Set it to 0 for embeddings without it, or use the version of cde-hf that saved the model."
             )
+        if kwargs.pop("separate_context", None) is not None:
+            if self.context_attention == "prefix":
+                raise ValueError(
+                    "The configuration has `separate_context`, which only an earlier form of prefix attention had. "
+                    "Train the model again, or use the version of cde-hf that saved it."
+                )
+            self.context_in_token_space = False
         # Neither stage shares its configuration with the other or with the caller.
         self.first_stage_config = copy.deepcopy(self.first_stage_config)
         self.second_stage_config = copy.deepcopy(self.second_stage_config)
@@ -192,6 +201,13 @@ class CDEConfig(PreTrainedConfig):
                     f"`{name}` has `is_decoder=True`, but the backbones must be bidirectional. Set it to `False`."
                 )
 
+    def validate_null_embedding(self) -> None:
+        if self.context_in_token_space and not self.has_null_embedding:
+            raise ValueError(
+                "`context_in_token_space=True` needs the null embedding for documents that tell nothing, but "
+                "`has_null_embedding` is `False`. Set one of them to the other's value."
+            )
+
     def validate_dropout(self) -> None:
         probability = self.sequence_dropout_prob
         if not 0 <= probability <= 1:
@@ -205,24 +221,25 @@ class CDEConfig(PreTrainedConfig):
     def validate_pooling(self) -> None:
         if not self.frequency_scale > 0:
             raise ValueError(f"`frequency_scale` must be positive, got {self.frequency_scale}.")
-        sizes = self.first_backbone.vocab_size, self.second_backbone.vocab_size
-        if self.counts_tokens and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"`pooling='{self.pooling}'` needs one vocabulary for both stages, but they have {sizes[0]} and "
-                f"{sizes[1]} tokens. Use one tokenizer for both backbones, or `pooling='mean'`."
-            )
         if self.instruction_end_id is not None and not 0 <= self.instruction_end_id < self.vocab_size:
             raise ValueError(
                 f"`instruction_end_id` must be a token id below the vocabulary size {self.vocab_size}, got "
                 f"{self.instruction_end_id}. Use `tokenizer.convert_tokens_to_ids(':')` or `None`."
             )
 
-    def validate_separate_context(self) -> None:
-        if self.separate_context and self.context_attention != "prefix":
-            raise ValueError(
-                "`separate_context=True` needs `context_attention='prefix'`, got "
-                f"`context_attention='{self.context_attention}'`. Set `separate_context=False`."
-            )
+    def validate_vocabularies(self) -> None:
+        sizes = self.first_backbone.vocab_size, self.second_backbone.vocab_size
+        if sizes[0] == sizes[1]:
+            return
+        for name, needs_one, other in (
+            ("pooling", self.counts_tokens, "mean"),
+            ("context_in_token_space", self.context_in_token_space, False),
+        ):
+            if needs_one:
+                raise ValueError(
+                    f"`{name}={getattr(self, name)!r}` needs one vocabulary for both stages, but they have {sizes[0]} "
+                    f"and {sizes[1]} tokens. Use one tokenizer for both backbones, or `{name}={other!r}`."
+                )
 
     def validate_context_as_sequence(self) -> None:
         if not self.context_as_sequence:

@@ -1,7 +1,8 @@
 """
 Contextual document embeddings: the first stage embeds context documents, the second stage embeds texts given them.
 
-1. First stage: backbone, mean over the tokens, two-layer head. It makes one vector per context document.
+1. First stage: backbone, mean over the tokens, two-layer head. It makes one vector per context document, to which
+   the mean of the document's token embeddings in the second stage is added.
 2. Second stage: backbone over `[context vectors][soft prompt][text tokens]`, pooling over the text tokens, two-layer
    head. Context vectors and soft prompt together are called the context block.
 
@@ -10,6 +11,7 @@ The context is a set: its vectors have no position. Missing documents are replac
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -55,14 +57,16 @@ class CDEOutput(ModelOutput):
 class FirstStage(nn.Module):
     """Embeds context documents, each independently of the others."""
 
+    # The second stage's backbone, whose token embeddings the vectors contain. In a tuple, so that it is no submodule.
+    reader: tuple[PreTrainedModel, ...] = ()
+
     def __init__(self, config: CDEConfig):
         super().__init__()
         hidden_size = config.first_backbone.hidden_size
         self.backbone = build_backbone(config.first_backbone)
-        # The last layer also projects to the second stage's hidden size.
-        self.output_projection = nn.Sequential(
-            nn.Linear(hidden_size, hidden_size), nn.GELU(), nn.Linear(hidden_size, config.hidden_size)
-        )
+        # The last layer also projects to the second stage's hidden size. Standardised vectors would lose its bias.
+        last = nn.Linear(hidden_size, config.hidden_size, bias=not config.context_in_token_space)
+        self.output_projection = nn.Sequential(nn.Linear(hidden_size, hidden_size), nn.GELU(), last)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """
@@ -82,7 +86,10 @@ class FirstStage(nn.Module):
         else:
             input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return self.output_projection(mean_of_tokens(hidden_states, attention_mask))
+        vectors = self.output_projection(mean_of_tokens(hidden_states, attention_mask))
+        for backbone in self.reader:
+            vectors = vectors + mean_of_tokens(backbone.get_input_embeddings()(input_ids), attention_mask)
+        return vectors
 
 
 class CDEModel(PreTrainedModel):
@@ -126,6 +133,8 @@ class CDEModel(PreTrainedModel):
         super().__init__(config)
         self.first_stage_model = FirstStage(config) if config.has_first_stage else None
         self.second_stage_model = SecondStage(config)
+        if self.first_stage_model is not None and config.context_in_token_space:
+            self.first_stage_model.reader = (self.second_stage_model.backbone,)
         self._checked: tuple[Context, tuple[int, ...]] | None = None
         self.post_init()
 
@@ -135,9 +144,12 @@ class CDEModel(PreTrainedModel):
         if isinstance(module, SecondStage):
             if self.config.has_null_embedding:
                 initialization.normal_(module.null_embedding, std=self.config.initializer_range)
-            if self.config.separate_context:
+            if self.config.context_attention == "prefix":
                 for projection in module.context_value_projections:
                     initialization.zeros_(projection.get_parameter("weight"))
+        elif isinstance(module, FirstStage) and self.config.context_in_token_space:
+            # A random head would take the context vectors out of the token space, and the model would never read them.
+            initialization.zeros_(module.output_projection[-1].get_parameter("weight"))
 
     @classmethod
     def from_pretrained(
@@ -160,8 +172,7 @@ class CDEModel(PreTrainedModel):
         Builds an untrained model from an encoder. Both stages start with its weights.
 
         The output head has a residual connection and is zero-initialised, so embeddings start as the mean of the text
-        tokens. In prefix attention the context has a separate, zero-initialised attention (`separate_context`), so the
-        model starts out identical to the encoder.
+        tokens. In prefix attention the model starts out identical to the encoder, as long as it has no context.
 
         Args:
             name_or_path (`str` or `Path`):
@@ -189,11 +200,10 @@ class CDEModel(PreTrainedModel):
             first_stage_config["num_hidden_layers"] = first_stage_layers
             if "layer_types" in first_stage_config:
                 first_stage_config["layer_types"] = first_stage_config["layer_types"][:first_stage_layers]
-        is_prefix = config_fields.get("context_attention", CDEConfig.context_attention) == "prefix"
         config = CDEConfig(
             first_stage_config=first_stage_config,
             second_stage_config=encoder_config.to_dict(),
-            **{"output_residual": True, "separate_context": is_prefix, **config_fields},
+            **{"output_residual": True, **config_fields},
         )
         encoder = AutoModel.from_pretrained(folder, subfolder=subfolder, dtype=torch.float32)
         model = cls(config)
@@ -229,6 +239,13 @@ class CDEModel(PreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.second_stage_model.backbone.set_input_embeddings(value)
+
+    def context_parameters(self) -> Iterator[nn.Parameter]:
+        """The weights that the vectors of context documents depend on."""
+        if self.first_stage_model is not None:
+            yield from self.first_stage_model.parameters()
+        if self.config.context_in_token_space:
+            yield from self.get_input_embeddings().parameters()
 
     def forward(
         self,

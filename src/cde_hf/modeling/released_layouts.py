@@ -84,6 +84,7 @@ def convert_released_config(
         "second_stage_config": second_stage_config,
         "context_size": config_dict["transductive_corpus_size"],
         "context_attention": "joint",
+        "context_in_token_space": False,
         "sequence_dropout_prob": dropout_prob,
         "has_null_embedding": dropout_prob > 0,
         "output_residual": is_second_generation,

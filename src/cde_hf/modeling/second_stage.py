@@ -4,6 +4,10 @@ The second stage: embeds texts given a context.
 Its sequence is `[context vectors][soft prompt][text tokens]`. Context vectors and soft prompt together are called the
 context block. In joint attention the whole sequence goes through the backbone at once. In prefix attention the block
 and the texts go through it separately (`context_attention.py`).
+
+A text can compare its tokens with the documents if their vectors lie in one space. Context vectors therefore contain
+the mean of the documents' token embeddings, and are standardised over the context: what all documents have in common
+would hide what tells them apart.
 """
 
 from typing import Any
@@ -20,7 +24,7 @@ from .backbones import (
 )
 from .configuration_cde import CDEConfig
 from .context import Context
-from .context_attention import RecordedBlock, block_masks, joint_masks, text_masks, use_context_attention
+from .context_attention import RecordedBlock, block_masks, joint_masks, use_context_attention
 from .pooling import mean_of_tokens, pooling_weights
 
 
@@ -41,7 +45,7 @@ class SecondStage(nn.Module):
             )
         if config.has_null_embedding:
             self.null_embedding = nn.Parameter(torch.empty(hidden_size))
-        if config.separate_context:
+        if config.context_attention == "prefix":
             num_layers = config.second_backbone.num_hidden_layers
             self.context_value_projections = nn.ModuleList(
                 nn.Linear(hidden_size, hidden_size, bias=False) for _ in range(num_layers)
@@ -130,7 +134,8 @@ class SecondStage(nn.Module):
                 "In prefix attention all texts share one context: `dataset_embeddings` must have the shape "
                 f"(num_documents, {self.config.hidden_size}), got {tuple(dataset_embeddings.shape)}."
             )
-        block = self._block_embeddings(self._context_tokens(dataset_embeddings, num_contexts=1))
+        context, is_document = self._context_tokens(dataset_embeddings, num_contexts=1)
+        block = self._block_embeddings(context)
         recorded = RecordedBlock()
         self.backbone(
             inputs_embeds=block,
@@ -140,7 +145,7 @@ class SecondStage(nn.Module):
         )
         # Contiguous memory is faster to read for every text that follows.
         keys_values = tuple(
-            (key.contiguous(), self._project_values(value, index).contiguous())
+            (key.contiguous(), self._context_values(value, is_document, index).contiguous())
             for index, (key, value) in sorted(recorded.keys_values.items())
         )
         if block.requires_grad and not keys_values[-1][0].requires_grad:
@@ -155,29 +160,39 @@ class SecondStage(nn.Module):
         if keys_values is None:
             keys_values = self.encode_block(context.embeddings)
         self._check_block(keys_values)
-        inputs_embeds = self._embed_text(input_ids)
-        num_block_tokens = self.config.num_block_tokens
-        num_visible = 0 if self.config.separate_context else num_block_tokens  # block tokens in the text's softmax
-        visible = nn.functional.pad(attention_mask, (num_visible, 0), value=1)
+        position_ids = self._position_ids(input_ids.shape[1], input_ids.device)
         output = self.backbone(
-            inputs_embeds=inputs_embeds,
-            attention_mask=text_masks(self.backbone, inputs_embeds, visible, num_visible),
-            position_ids=self._position_ids(input_ids.shape[1], input_ids.device)[:, num_block_tokens:],
+            inputs_embeds=self._embed_text(input_ids),
+            attention_mask=attention_mask,
+            position_ids=position_ids[:, self.config.num_block_tokens :],
             context_keys_values=keys_values,
-            separate_context=self.config.separate_context,
         )
         return output.last_hidden_state
 
-    def _project_values(self, value: Tensor, layer_index: int) -> Tensor:
-        """Values of the context that texts attend to, of shape `(1, num_heads, num_block_tokens, head_dim)`."""
-        if not self.config.separate_context:
-            return value
+    def _context_values(self, value: Tensor, is_document: Tensor, layer_index: int) -> Tensor:
+        """
+        Values of the context that texts attend to: what tells a document from the others, plus a learned projection.
+
+        The projection is zero at first. Null embeddings and soft prompts have it alone, so without documents an
+        untrained model is equal to its encoder.
+
+        Args:
+            value (`torch.Tensor` of shape `(1, num_heads, num_block_tokens, head_dim)`):
+                Values of the context block.
+            is_document (`torch.Tensor` of shape `(1, context_size)`):
+                Which of the context's vectors are documents.
+            layer_index (`int`):
+                The layer.
+        """
         projected = self.context_value_projections[layer_index](value.transpose(1, 2).flatten(2))
-        return projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
+        projected = projected.unflatten(2, (value.shape[1], -1)).transpose(1, 2)
+        share = nn.functional.pad(is_document, (0, self.config.num_soft_prompts))[:, None, :, None].to(value.dtype)
+        mean = (value * share).sum(dim=2, keepdim=True) / share.sum().clamp(min=1)
+        return projected + (value - mean) * share
 
     def _attend_jointly(self, input_ids: Tensor, attention_mask: Tensor, dataset_embeddings: Tensor | None) -> Tensor:
         num_block_tokens = self.config.num_block_tokens
-        context = self._context_tokens(dataset_embeddings, num_contexts=input_ids.shape[0])
+        context, _ = self._context_tokens(dataset_embeddings, num_contexts=input_ids.shape[0])
         inputs_embeds = torch.cat([self._block_embeddings(context), self._embed_text(input_ids)], dim=1)
         visible = nn.functional.pad(attention_mask, (num_block_tokens, 0), value=1)
         masks: Tensor | dict[str, Any] = visible
@@ -190,25 +205,34 @@ class SecondStage(nn.Module):
         )
         return output.last_hidden_state[:, num_block_tokens:]
 
-    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> Tensor:
-        """Contexts padded with the null embedding, of shape `(num_contexts, context_size, hidden_size)`."""
+    def _context_tokens(self, dataset_embeddings: Tensor | None, num_contexts: int) -> tuple[Tensor, Tensor]:
+        """
+        Contexts padded with the null embedding, of shape `(num_contexts, context_size, hidden_size)`, and which of
+        their vectors are documents.
+        """
         config = self.config
         num_documents = self._check_context(dataset_embeddings, num_contexts)
         reference: Any = self.backbone.get_input_embeddings().weight
+        is_document = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
         if dataset_embeddings is None or num_documents == 0:
-            return self.null_embedding.expand(num_contexts, config.context_size, -1)
+            is_document = is_document.new_zeros(num_contexts, config.context_size)
+            return self.null_embedding.expand(num_contexts, config.context_size, -1), is_document
         tokens = dataset_embeddings.to(reference.dtype).expand(num_contexts, -1, -1)
-        if num_documents == config.context_size and not (self.training and config.has_null_embedding):
-            return tokens
-
-        is_given = torch.ones(num_contexts, num_documents, dtype=torch.bool, device=reference.device)
+        may_miss_some = self.training and config.has_null_embedding
+        if num_documents == config.context_size and not config.context_in_token_space and not may_miss_some:
+            return tokens, is_document
+        if config.context_in_token_space:
+            vectors = standardize(dataset_embeddings).expand(num_contexts, -1, -1)
+            # What equals all others tells nothing, and layer normalisation would blow up its rounding errors.
+            is_document, tokens = vectors.abs().amax(dim=-1) > 0.01, vectors.to(reference.dtype)
         if self.training:
             # Sampled even at probability zero, so that every parameter of the model has a gradient in each step.
-            is_given = torch.rand(is_given.shape, device=reference.device) >= config.sequence_dropout_prob
+            is_kept = torch.rand(is_document.shape, device=reference.device) >= config.sequence_dropout_prob
+            is_document = is_document & is_kept
         num_missing = config.context_size - num_documents
-        is_given = nn.functional.pad(is_given, (0, num_missing))
+        is_document = nn.functional.pad(is_document, (0, num_missing))
         tokens = nn.functional.pad(tokens, (0, 0, 0, num_missing))
-        return torch.where(is_given.unsqueeze(-1), tokens, self.null_embedding)
+        return torch.where(is_document.unsqueeze(-1), tokens, self.null_embedding), is_document
 
     def _block_embeddings(self, context: Tensor) -> Tensor:
         """Context and soft prompt as inputs of the backbone, minus what its embedding layer will add."""
@@ -284,4 +308,17 @@ class SecondStage(nn.Module):
             )
 
 
-__all__ = ["SecondStage"]
+def standardize(vectors: Tensor) -> Tensor:
+    """
+    Shifts and scales vectors to mean 0 and standard deviation 1 in each dimension. Equal vectors become zero.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(..., num_vectors, dim)`):
+            The vectors.
+    """
+    vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
+    centred = vectors - vectors.mean(dim=-2, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(dim=-2, keepdim=True) + 1e-6)
+
+
+__all__ = ["SecondStage", "standardize"]

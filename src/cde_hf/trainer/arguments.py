@@ -79,8 +79,11 @@ class ContextualTrainingArguments(TrainingArguments):
 
     # Context
     context_source: ContextSource = field(
-        default="batch",
-        metadata={"help": "Where context documents come from: the batch, its domain, or the entire data set."},
+        default="cluster",
+        metadata={
+            "help": "Where context documents come from: the clusters of the batch, mixed with its domain; the batch "
+            "itself; its domain; or the entire data set."
+        },
     )
     context_max_length: int | None = field(
         default=None,

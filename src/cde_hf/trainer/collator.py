@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..batching import BatchPlan, FalseNegativeFilter, surrogate_scores
 from ..data import Prompts
 
 
-ContextSource = Literal["batch", "domain", "random"]
+ContextSource = Literal["cluster", "batch", "domain", "random"]
 
 
 class ContextDraw:
@@ -26,14 +27,16 @@ class ContextDraw:
             The batch plan, which holds the domains.
         size (`int`):
             Number of documents to sample. All documents if there are fewer.
-        source (`str`, *optional*, defaults to `"batch"`):
-            `"batch"`: documents of the batch itself. `"domain"`: documents of its domain. `"random"`: documents of the
-            entire data set.
+        source (`str`, *optional*, defaults to `"cluster"`):
+            `"cluster"`: documents of the batch's clusters, filled up from its domain if they are too few; and in every
+            second batch, by chance, documents of the domain. Clusters are thousands of small corpora to learn from,
+            domains are like the corpora of inference. `"batch"`: documents of the batch itself. `"domain"`: documents
+            of its domain. `"random"`: documents of the entire data set.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the samples.
     """
 
-    def __init__(self, plan: BatchPlan, size: int, *, source: ContextSource = "batch", seed: int = 0):
+    def __init__(self, plan: BatchPlan, size: int, *, source: ContextSource = "cluster", seed: int = 0):
         if source not in get_args(ContextSource):
             raise ValueError(f"`context_source` must be one of {', '.join(get_args(ContextSource))}, got `{source}`.")
         self.plan = plan
@@ -44,16 +47,41 @@ class ContextDraw:
     def __call__(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the rows of the context documents. Takes the rows of all processes that share the batch."""
         rows = np.asarray(rows)
-        if self.source == "batch":
-            choices = rows
-        elif self.source == "domain":
-            choices = np.flatnonzero(self.plan.domain_ids == self.plan.domain_ids[rows[0]])
-        else:
-            choices = np.arange(len(self.plan))
-        if len(choices) <= self.size:
-            return choices
         generator = np.random.default_rng([self.seed, batch_seed(rows)])
-        return generator.choice(choices, self.size, replace=False)
+        if self.source == "batch":
+            return _sample(rows, self.size, generator)
+        if self.source == "random":
+            return _sample(range(len(self.plan)), self.size, generator)
+        domain = _sample(self._rows_of_domain(self.plan.domain_ids[rows[0]]), self.size, generator)
+        if self.source == "domain" or generator.random() < 0.5:
+            return domain
+        near = np.concatenate([self._rows_of_cluster(cluster) for cluster in np.unique(self.plan.cluster_ids[rows])])
+        near = _sample(near, self.size, generator)
+        return np.concatenate([near, domain[~np.isin(domain, near)][: self.size - len(near)]])
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        """All rows, cluster by cluster. Clusters are numbered domain by domain, so it is an order of domains too."""
+        return np.argsort(self.plan.cluster_ids, kind="stable")
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """Place of each cluster's first row in the order, and the end."""
+        sizes = np.bincount(self.plan.cluster_ids, minlength=len(self.plan.cluster_domains))
+        return np.concatenate([[0], np.cumsum(sizes)])
+
+    def _rows_of_cluster(self, cluster: int) -> np.ndarray:
+        return self._order[self._starts[cluster] : self._starts[cluster + 1]]
+
+    def _rows_of_domain(self, domain: int) -> np.ndarray:
+        first, after = np.searchsorted(self.plan.cluster_domains, [domain, domain + 1])
+        return self._order[self._starts[first] : self._starts[after]]
+
+
+def _sample(rows: np.ndarray | range, size: int, generator: np.random.Generator) -> np.ndarray:
+    if len(rows) <= size:
+        return np.asarray(rows)
+    return np.asarray(rows)[generator.choice(len(rows), size, replace=False)]
 
 
 def batch_seed(rows: Sequence[int] | np.ndarray) -> int:

@@ -121,8 +121,8 @@ class GradientCache:
         """
         Computes the context without a graph. Its vectors and its block are leaves, which accumulate gradients.
 
-        Also returns the passes to repeat, none if the first stage is not trained, and in prefix attention the random
-        state before the context block was computed.
+        Also returns the passes to repeat, none if nothing that they depend on is trained, and in prefix attention the
+        random state before the context block was computed.
         """
         if not self.encoder.has_context:
             return Context(), [], None
@@ -130,7 +130,7 @@ class GradientCache:
             step.own_context_documents, self.context_mini_batch_size, self.encoder.embed_context
         )
         embeddings = gather_rows(own_embeddings, step.part_sizes).detach()
-        if self.encoder.trains_first_stage:
+        if self.encoder.trains_context:
             embeddings.requires_grad_()
         else:  # as with adapters in the second stage alone
             passes = []

@@ -191,9 +191,8 @@ class Encoder:
     def __init__(self, model: nn.Module, bare_model: PreTrainedModel):
         self.model = model
         self.config = bare_model.config if is_contextual(bare_model) else None
-        first_stage = bare_model.first_stage_model if is_contextual(bare_model) else None
-        self.trains_first_stage = first_stage is not None and any(
-            parameter.requires_grad for parameter in first_stage.parameters()
+        self.trains_context = is_contextual(bare_model) and any(
+            parameter.requires_grad for parameter in bare_model.context_parameters()
         )
 
     @property
