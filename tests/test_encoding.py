@@ -114,7 +114,7 @@ def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
         encode_corpus(model, CORPUS, tmp_path)
     with pytest.raises(ValueError, match="at least one document, got none"):
         encode_corpus(model, [], tmp_path / "none")
-    with pytest.raises(ValueError, match="`shard_size` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`shard_size` must be an integer of at least 1, got 0"):
         encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)
 
 

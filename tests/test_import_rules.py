@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "data": set(),
     "contextual_models": {"modeling", "data"},
     "saving": {"modeling", "data", "contextual_models"},
-    "vectors": {"modeling", "contextual_models"},
+    "vectors": {"modeling", "data", "contextual_models"},
     "encoding": {"modeling", "data", "contextual_models", "vectors", "processes"},
     "batching": {"data", "processes"},
     "evaluation": {"modeling", "data", "contextual_models", "vectors", "lazy"},

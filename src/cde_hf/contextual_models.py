@@ -20,7 +20,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .data import Corpus, load_documents
+from .data import Corpus, check_counts, check_positive, check_seed, load_documents
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
 from .modeling.corpus_part import CorpusPart, WholeTextTransformer
@@ -90,6 +90,7 @@ def contextualize(
     Returns:
         `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
+    _check_settings(size, seed, frequency_scale, corpus_dim)
     model = load_if_path(model)
     modules: OrderedDict[str, Module] = OrderedDict(model.named_children())
     old_settings: dict[str, Any] = {}
@@ -116,6 +117,16 @@ def contextualize(
     contextualized = rebuild(model, modules, ContextualizedSentenceTransformer)
     set_context(contextualized, corpus, size=size, seed=seed)
     return contextualized
+
+
+def _check_settings(
+    size: int | None, seed: int, frequency_scale: float | None = None, corpus_dim: int | None = None
+) -> None:
+    check_counts(size=size)
+    check_seed(seed)
+    check_positive(frequency_scale=frequency_scale)
+    if corpus_dim is not None and (corpus_dim < 0 or corpus_dim == 1):
+        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim}.")
 
 
 def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float | None, default_scale: float) -> None:
@@ -208,6 +219,7 @@ def set_context(
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
     """
+    _check_settings(size, seed)
     module = find_contextual_module(model)
     if module is None:
         kinds = ", ".join(type(module).__name__ for module in model.children())

@@ -26,7 +26,7 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from .contextual_models import get_context, with_context, with_own_context
-from .data import Corpus, ids_and_texts
+from .data import Corpus, check_counts, check_seed, ids_and_texts
 from .modeling import Context
 from .processes import process_state
 from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
@@ -141,8 +141,8 @@ def encode_corpus(
     Returns:
         `EncodedCorpus`: The corpus with its vectors.
     """
-    if shard_size < 1:
-        raise ValueError(f"`shard_size` must be at least 1, got {shard_size}. Use 8192 if in doubt.")
+    check_counts(batch_size=batch_size, shard_size=shard_size)
+    check_seed(seed)
     folder = Path(folder)
     document_ids, texts = ids_and_texts(documents)
     state = process_state()

@@ -10,6 +10,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from .contextual_models import find_cde_model, get_context
+from .data import check_counts
 from .modeling import ContextualModule
 from .modeling.context import fingerprint, tokenizer_fingerprint
 
@@ -35,6 +36,7 @@ class SentenceTransformerEmbedder:
             )
         self.model = model
         self.name = name
+        check_counts(batch_size=batch_size)
         self.batch_size = batch_size
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:

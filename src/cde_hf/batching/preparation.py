@@ -74,6 +74,8 @@ def prepare_batch_plan(
     check_pairs(dataset)
     if cluster_size < 2:
         raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
+    if dtype not in ("float16", "float32"):
+        raise ValueError(f"`dtype` must be `float16` or `float32`, got {dtype!r}.")
     surrogate = TfidfSurrogate() if surrogate is None else surrogate
     clustering = clustering or KMeansSettings()
     folder = Path(folder)

@@ -19,6 +19,7 @@ from sklearn.preprocessing import normalize
 from torch import nn
 from tqdm.auto import tqdm
 
+from ..data import check_counts, check_seed
 from ..processes import process_state
 
 
@@ -75,6 +76,7 @@ class SentenceTransformerSurrogate:
         mini_batch_size: int = 64,
         device: str | None = None,
     ):
+        check_counts(max_length=max_length, mini_batch_size=mini_batch_size)
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
         device = device or str(process_state().device)  # each process has its own
@@ -124,6 +126,8 @@ class TfidfSurrogate:
     """
 
     def __init__(self, *, dim: int = 128, num_fitting_texts: int = 100_000, seed: int = 0):
+        check_counts(dim=dim, num_fitting_texts=num_fitting_texts)
+        check_seed(seed)
         self.dim = dim
         self.num_fitting_texts = num_fitting_texts
         self.description: dict[str, str | int | None] = {

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_columns_argument, say
+from .common import MODEL_HELP, add_columns_argument, natural, positive, say
 
 
 if TYPE_CHECKING:
@@ -79,15 +79,15 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
     surrogate = command.add_argument_group("surrogate")
     surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")
-    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="dimensions of the `tfidf` vectors")
-    surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
+    surrogate.add_argument("--surrogate-dim", type=positive, default=128, help="dimensions of the `tfidf` vectors")
+    surrogate.add_argument("--max-length", type=positive, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=int, default=256, help="target cluster size, in pairs")
-    clusters.add_argument("--iterations", type=int, default=100, help="k-means iterations")
-    clusters.add_argument("--starts", type=int, default=6, help="k-means starts; the best one is kept")
+    clusters.add_argument("--cluster-size", type=positive, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--iterations", type=positive, default=100, help="k-means iterations")
+    clusters.add_argument("--starts", type=positive, default=6, help="k-means starts; the best one is kept")
     clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
-    clusters.add_argument("--seed", type=int, default=0, help="random seed")
+    clusters.add_argument("--seed", type=natural, default=0, help="random seed")
     command.set_defaults(run=prepare)
 
 

@@ -23,6 +23,22 @@ def say(text: str) -> None:
         sys.stdout.write(text + "\n")
 
 
+def positive(text: str) -> int:
+    """Type of an option that counts something."""
+    return _whole_number(text, 1)
+
+
+def natural(text: str) -> int:
+    """Type of a seed, or of a number that may be 0."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
+
+
 def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     """Loads a model. Its own code runs only if the user allows it."""
     from sentence_transformers import SentenceTransformer
@@ -80,6 +96,8 @@ __all__ = [
     "add_text_column_argument",
     "add_trust_argument",
     "load_model",
+    "natural",
+    "positive",
     "read_corpus",
     "say",
 ]

@@ -12,6 +12,8 @@ from .common import (
     add_text_column_argument,
     add_trust_argument,
     load_model,
+    natural,
+    positive,
     read_corpus,
     say,
 )
@@ -158,10 +160,10 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, help="context documents to sample (default: all)")
+    command.add_argument("--context-size", type=positive, help="context documents to sample (default: all)")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
-    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sample")
     command.add_argument("--json", type=Path, help="file for the scores of every query")
     add_trust_argument(command)
     command.set_defaults(run=evaluate)
@@ -181,9 +183,9 @@ def add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument("corpus", metavar="CORPUS", type=Path, help=CORPUS_HELP)
     add_text_column_argument(command)
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--corpus-dim", type=int, default=256, help="dimensions of the corpus part, 0 for none")
-    command.add_argument("--size", type=int, help="number of documents to sample (default: up to 50,000)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sample and of the fit")
+    command.add_argument("--corpus-dim", type=natural, default=256, help="dimensions of the corpus part, 0 for none")
+    command.add_argument("--size", type=positive, help="number of documents to sample (default: up to 50,000)")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sample and of the fit")
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
 

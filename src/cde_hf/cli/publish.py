@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from .common import add_text_column_argument, add_trust_argument, load_model, read_corpus, say
+from .common import add_text_column_argument, add_trust_argument, load_model, natural, read_corpus, say
 
 
 def export_onnx(args: argparse.Namespace) -> None:
@@ -105,7 +105,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--context", type=Path, help="corpus to sample the context from; default: the saved context")
     add_text_column_argument(command)
-    command.add_argument("--seed", type=int, default=0, help="seed of the sampling")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sampling")
     command.add_argument(
         "--context-as-input",
         action="store_true",

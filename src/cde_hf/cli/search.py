@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import CORPUS_HELP, MODEL_HELP, add_text_column_argument, add_trust_argument, load_model, read_corpus, say
+from .common import (
+    CORPUS_HELP,
+    MODEL_HELP,
+    add_text_column_argument,
+    add_trust_argument,
+    load_model,
+    natural,
+    positive,
+    read_corpus,
+    say,
+)
 
 
 if TYPE_CHECKING:
@@ -147,11 +157,11 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
         action="store_true",
         help="adapt a plain model to this corpus first, as `cde-hf contextualize` does",
     )
-    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
     command.add_argument(
-        "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
+        "--shard-size", type=positive, default=8192, help="documents in a file; an interrupted file is encoded again"
     )
-    command.add_argument("--seed", type=int, default=0, help="seed with which the context is sampled")
+    command.add_argument("--seed", type=natural, default=0, help="seed with which the context is sampled")
     add_text_column_argument(command)
     add_trust_argument(command)
 
@@ -203,7 +213,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
     command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")
-    command.add_argument("--depth", type=int, default=10, help="number of documents to show")
+    command.add_argument("--depth", type=positive, default=10, help="number of documents to show")
     command.add_argument(
         "--side-by-side",
         action="store_true",

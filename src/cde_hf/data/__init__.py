@@ -1,5 +1,6 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
+from .checks import check_counts, check_positive, check_seed
 from .cleaning import CleaningReport, check_pairs
 from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
@@ -19,8 +20,11 @@ __all__ = [
     "Prompts",
     "PseudoRetrievalSet",
     "RetrievalSet",
+    "check_counts",
     "check_ids",
     "check_pairs",
+    "check_positive",
+    "check_seed",
     "clean_sources",
     "docstring_pairs",
     "docstring_split",

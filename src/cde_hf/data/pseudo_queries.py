@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .checks import check_counts, check_seed
 from .corpora import Corpus, ids_titles_and_texts
 from .retrieval_sets import RetrievalSet
 
@@ -85,8 +86,8 @@ def pseudo_retrieval_set(
 
     ```
     """
-    if num_queries < 1:
-        raise ValueError(f"`num_queries` must be at least 1, got {num_queries}. Leave it out for the default.")
+    check_counts(num_queries=num_queries)
+    check_seed(seed)
     titles, texts = _read_distinct_documents(name, corpus, text_column)
     num_occurrences, answers_of_title = _count_sentences(titles, texts)
     sampled_ids = list(texts)

@@ -14,7 +14,17 @@ from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
 from ..batching.preparation import DEFAULT_CLUSTER_SIZE
-from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources, parse_columns
+from ..data import (
+    PairSource,
+    Prompts,
+    RetrievalSet,
+    check_counts,
+    check_positive,
+    docstring_split,
+    load_retrieval_set,
+    load_sources,
+    parse_columns,
+)
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..modeling import CDEConfig
 from ..processes import process_state
@@ -91,6 +101,14 @@ class ScriptArguments:
             "held-out libraries."
         },
     )
+
+    def __post_init__(self) -> None:
+        check_counts(
+            context_size=self.context_size, max_pairs=self.max_pairs, first_stage_layers=self.first_stage_layers
+        )
+        check_positive(frequency_scale=self.frequency_scale)
+        if self.cluster_size < 2:
+            raise ValueError(f"`cluster_size` must be at least 2, got {self.cluster_size}.")
 
     def load_pairs(self, seed: int) -> Dataset:
         """Loads the training pairs."""
