@@ -221,7 +221,7 @@ def test_the_documents_of_pairs_are_a_corpus():
         (None, TypeError, "got a `NoneType`. Put the texts in a list"),
         ({"a", "b"}, TypeError, "got a `set`. Put the texts in a list"),
         (np.array(TEXTS), TypeError, "got a `ndarray`. Put the texts in a list"),
-        ([1, 2], TypeError, "Documents must be texts, got a `int` for document `0`. Give its text or leave it out"),
+        ([1, 2], TypeError, "must be texts, got a `int` for document `0`. Give its text or leave it out"),
         (["a", None], TypeError, "got a `NoneType` for document `1`"),
         ({"a": "text", "b": None}, TypeError, "got a `NoneType` for document `b`"),
         ({1: "text"}, TypeError, "Ids must be strings, got the `int` 1. Use `str"),

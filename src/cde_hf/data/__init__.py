@@ -2,7 +2,7 @@
 
 from .checks import check_counts, check_positive, check_seed
 from .cleaning import CleaningReport, check_pairs
-from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
+from .corpora import Corpus, check_ids, check_texts, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import PairSource, clean_sources, load_pairs, load_sources, parse_columns
 from .prompts import NO_PROMPTS, Prompts
@@ -25,6 +25,7 @@ __all__ = [
     "check_pairs",
     "check_positive",
     "check_seed",
+    "check_texts",
     "clean_sources",
     "docstring_pairs",
     "docstring_split",

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
-from .sources import Table, expect_dataset, find_file, is_text, open_tables
+from .sources import Table, find_file, open_tables
 
 
 Corpus: TypeAlias = Sequence[str] | Mapping[str, str] | Dataset | str | os.PathLike[str]
@@ -86,18 +86,11 @@ def ids_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[li
 
 def ids_titles_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[list[str], list[str], list[str]]:
     """Returns the ids, the titles and the texts of a corpus. A document without a title has an empty one."""
-    opened = _open(corpus)
-    if isinstance(opened, _Tables):
-        names, titles, texts = opened.read(text_column)
+    if isinstance(corpus, str | os.PathLike | Dataset):
+        names, titles, texts = _read_tables(_open(corpus), text_column)
         return _number_missing(names), titles, texts
-    if isinstance(opened, Dataset) and text_column is None and "title" in opened.column_names:
-        # A column that is named is read without titles.
-        titles = [str(title or "") for title in opened.with_format(None)["title"]]
-        text_column = _text_column("The dataset", _columns(opened), None)
-    else:
-        titles = []
-    ids, documents = ids_and_texts(opened, text_column=text_column)
-    return ids, titles or [""] * len(ids), list(documents)
+    ids, documents = ids_and_texts(corpus, text_column=text_column)
+    return ids, [""] * len(ids), list(documents)
 
 
 def read_documents(
@@ -105,7 +98,7 @@ def read_documents(
 ) -> Iterator[tuple[str, str | None, str, str]]:
     """Reads the place, the id or `None`, the title, if there is one, and the text of each document of tables."""
     for table in tables:
-        column = _text_column(f"`{table.place}`", table.columns, text_column) if table.columns else ""
+        column = _text_column(table, text_column) if table.columns else ""
         for place, row in table.read([*_ID_COLUMNS, "title", column]):
             title = None if text_column is not None else row.get("title")
             check_text(row.get(column), place, error=ValueError)
@@ -134,7 +127,8 @@ def check_text(text: Any, place: str, *, error: type[Exception] = TypeError) -> 
     """Refuses what is no text, and a text that no tokenizer can read. `place` names it in the message."""
     if not isinstance(text, str):
         raise error(
-            f"Documents must be texts, got a `{type(text).__name__}` for {place}. Give its text or leave it out."
+            f"Documents and queries must be texts, got a `{type(text).__name__}` for {place}. Give its text or leave "
+            "it out."
         )
     broken = None if text.isascii() else _SURROGATE.search(text)
     if broken is not None:
@@ -144,36 +138,31 @@ def check_text(text: Any, place: str, *, error: type[Exception] = TypeError) -> 
         )
 
 
-class _Tables(tuple[Table, ...]):
-    """The files of a corpus."""
-
-    def read(self, text_column: str | None) -> tuple[list[str | None], list[str], list[str]]:
-        documents = list(read_documents(self, text_column))
-        _check_not_empty(documents)
-        _, names, titles, texts = map(list, zip(*documents, strict=True))
-        return names, titles, texts
+def _open(corpus: Any) -> list[Table]:
+    folder = Path(corpus).expanduser() if isinstance(corpus, str | os.PathLike) else None
+    # A retrieval set has more tables than its corpus.
+    return open_tables((find_file(folder, "corpus") if folder and os.path.isdir(folder) else None) or corpus)
 
 
-def _open(corpus: Any) -> Any:
-    """Opens a path or a name on the Hub, as a dataset or as tables. Returns any other corpus unchanged."""
-    if not isinstance(corpus, str | os.PathLike):
-        return corpus
-    folder = Path(corpus).expanduser()
-    # A retrieval set has more files than the corpus.
-    tables = open_tables((find_file(folder, "corpus") if os.path.isdir(folder) else None) or corpus)
-    return _Tables(tables) if tables[0].dataset is None else tables[0].dataset
+def _read_tables(
+    tables: Iterable[Table], text_column: str | None
+) -> tuple[Iterable[str | None], list[str], list[str]]:
+    documents = list(read_documents(tables, text_column))
+    _check_not_empty(documents)
+    _, names, titles, texts = map(list, zip(*documents, strict=True))
+    return names, titles, texts
 
 
 def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str | None], Sequence[str]]:
     """Returns an id or `None` for each document, and the checked texts."""
     names: Iterable[str | None]
     texts: Sequence[str]
-    corpus = _open(corpus)
-    if isinstance(corpus, _Tables):
-        names, titles, texts = corpus.read(text_column)
-        return names, list(map(_join, titles, texts))
-    if isinstance(corpus, Dataset | DatasetDict | IterableDataset | IterableDatasetDict):
-        names, texts = _read_dataset(corpus, text_column)
+    if isinstance(corpus, str | os.PathLike | Dataset | DatasetDict | IterableDataset | IterableDatasetDict):
+        tables = _open(corpus)
+        if tables[0].dataset is None:
+            names, titles, texts = _read_tables(tables, text_column)
+            return names, list(map(_join, titles, texts))
+        names, texts = _read_dataset(tables[0], tables[0].dataset, text_column)
     elif text_column is not None:
         raise ValueError(
             f"`text_column={text_column!r}` was given with a `{type(corpus).__name__}`, but only datasets and tables "
@@ -181,10 +170,10 @@ def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str
         )
     elif isinstance(corpus, Mapping):
         names, texts = corpus.keys(), list(corpus.values())
-        _check_texts(texts, list(names))
+        check_texts(texts, list(names))
     elif isinstance(corpus, Sequence) and not isinstance(corpus, bytes | bytearray):
         names, texts = repeat(None, len(corpus)), corpus
-        _check_texts(texts, range(len(texts)))
+        check_texts(texts, range(len(texts)))
     else:
         raise TypeError(
             "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a "
@@ -203,19 +192,24 @@ def _check_not_empty(documents: Sequence[Any]) -> None:
         raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
 
 
-def _check_texts(texts: Sequence[Any], names: Sequence[Any], *, error: type[Exception] = TypeError) -> None:
+def check_texts(
+    texts: Sequence[Any], names: Sequence[Any], *, kind: str = "document", error: type[Exception] = TypeError
+) -> None:
+    """Checks all texts, each as [`check_text`] does. `kind` and the names stand in the message."""
     for start in range(0, len(texts), _ROWS_PER_BATCH):  # reading the column of a dataset row by row is slow
         for row, text in enumerate(texts[start : start + _ROWS_PER_BATCH], start):
-            check_text(text, f"document `{names[row]}`", error=error)
+            check_text(text, f"{kind} `{names[row]}`", error=error)
 
 
-def _read_dataset(dataset: Any, text_column: str | None) -> tuple[Iterable[str | None], Sequence[str]]:
-    expect_dataset(dataset, "corpus")
+def _read_dataset(
+    table: Table, dataset: Dataset, text_column: str | None
+) -> tuple[Iterable[str | None], Sequence[str]]:
+    """Returns the ids of a dataset, and its texts as a column that is read where it is indexed."""
     dataset = dataset.with_format(None)
-    column = _text_column("The dataset", _columns(dataset), text_column)
+    column = _text_column(table, text_column)
     # A selection of rows may leave out the nulls of the table.
     if dataset.data.column(column).null_count > 0:
-        _check_texts(dataset[column], range(len(dataset)), error=ValueError)
+        check_texts(dataset[column], range(len(dataset)), error=ValueError)
     id_column = next((name for name in _ID_COLUMNS if name in dataset.column_names), None)
     names = repeat(None, len(dataset)) if id_column is None else map(_to_id, dataset[id_column][:])
     if text_column is None and "title" in dataset.column_names:
@@ -223,27 +217,23 @@ def _read_dataset(dataset: Any, text_column: str | None) -> tuple[Iterable[str |
     return names, dataset[column]
 
 
-def _columns(dataset: Dataset) -> dict[str, bool]:
-    return {name: is_text(feature) for name, feature in dataset.features.items()}
-
-
-def _text_column(place: str, columns: Mapping[str, bool], text_column: str | None) -> str:
-    """Finds the column of the documents, given the columns of a table and whether each holds texts."""
-    texts = [name for name, holds_texts in columns.items() if holds_texts]
+def _text_column(table: Table, text_column: str | None) -> str:
+    """Finds the column of the documents."""
+    texts = [name for name, holds_texts in table.columns.items() if holds_texts]
     if text_column is not None:
         if text_column in texts:
             return text_column
         raise ValueError(
-            f"{place} has no column of texts `{text_column}`. Its columns of texts are {texts}: name one of them in "
-            "`text_column`."
+            f"`{table.place}` has no column of texts `{text_column}`. Its columns of texts are {texts}: name one of "
+            "them in `text_column`."
         )
-    candidates = [name for name in _TEXT_COLUMNS if name in columns]
+    candidates = [name for name in _TEXT_COLUMNS if name in table.columns]
     candidates = candidates or [name for name in texts if name not in (*_ID_COLUMNS, "title")]
     if len(candidates) == 1 or (candidates and candidates[0] in _TEXT_COLUMNS):
         return candidates[0]
     raise ValueError(
-        f"{place} has no column `text`, and its columns of texts are {texts}. Name the column of the documents in "
-        "`text_column`, or with `--text-column`."
+        f"`{table.place}` has no column `text`, and its columns of texts are {texts}. Name the column of the "
+        "documents in `text_column`, or with `--text-column`."
     )
 
 
@@ -259,6 +249,7 @@ __all__ = [
     "Corpus",
     "check_ids",
     "check_text",
+    "check_texts",
     "ids_and_texts",
     "ids_titles_and_texts",
     "load_corpus",

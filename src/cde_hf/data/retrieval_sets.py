@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers.utils import logging
 
 from .cleaning import check_pairs
-from .corpora import check_ids, read_documents
+from .corpora import check_ids, check_texts, read_documents
 from .pairs import load_pairs
 from .sources import find_file, open_tables, read_lines
 
@@ -44,6 +44,8 @@ class RetrievalSet:
     qrels: dict[str, dict[str, int]]
 
     def __post_init__(self) -> None:
+        check_texts(list(self.corpus.values()), list(self.corpus), kind=f"document of `{self.name}`")
+        check_texts(list(self.queries.values()), list(self.queries), kind=f"query of `{self.name}`")
         if not self.queries:
             raise ValueError(
                 f"`{self.name}` has no queries, but must have one with a positive document. Check its files."
