@@ -15,7 +15,7 @@ def check_counts(**counts: Any) -> None:
 def check_positive(**numbers: Any) -> None:
     """Refuses numbers that are not finite and above 0. `None` stands for a default."""
     for name, number in numbers.items():
-        if number is not None and not (isinstance(number, Real) and 0 < number < math.inf):
+        if number is not None and not (isinstance(number, Real) and 0 < float(number) < math.inf):
             raise ValueError(f"`{name}` must be positive, got {number!r}.")
 
 

@@ -42,6 +42,7 @@ Rows = Iterator[tuple[str, dict[str, Any]]]
 # The files of a folder are those of the first group that it has: a README.md beside tables is no data.
 _ENDINGS: tuple[tuple[str, ...], ...] = ((".jsonl", ".csv", ".tsv", ".parquet"), (".json",), (".txt", ".md"))
 _ALL_ENDINGS = tuple(ending for group in _ENDINGS for ending in group)
+_SAVED_FILES = ("dataset_info.json", "state.json")
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _TEXT_TYPES = ("string", "large_string", "string_view")
 _HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
@@ -98,7 +99,7 @@ def open_tables(source: str | os.PathLike | Dataset, split: str = "train") -> li
         return [_dataset_table(source, None)]
     path = Path(source).expanduser()
     if os.path.exists(path):  # not `Path.exists`, which raises an error if a text is too long for a file name
-        if path.is_dir() and ((path / "dataset_dict.json").is_file() or (path / "state.json").is_file()):
+        if (path / "dataset_dict.json").is_file() or all((path / name).is_file() for name in _SAVED_FILES):
             return [_dataset_table(_load_saved(path, split), path.resolve().name, str(path))]
         if split != "train":
             raise ValueError(
@@ -182,9 +183,7 @@ def _open_folder(folder: Path) -> list[Table]:
 
 def _file_table(path: Path) -> Table:
     ending, status = _ending(path), path.stat()
-    name = _SHARD_NUMBER.sub(
-        "", path.name.removesuffix(".gz").removesuffix(Path(path.name.removesuffix(".gz")).suffix)
-    )
+    name = _SHARD_NUMBER.sub("", Path(path.name.removesuffix(".gz")).stem)
     read: Callable[[Collection[str]], Rows]
     if ending == ".parquet":
         columns = {field.name: _holds_texts(field.type) for field in _open_parquet(path).schema_arrow}
@@ -330,14 +329,14 @@ def _parquet_rows(path: Path, needed: Collection[str]) -> Rows:
         batches = file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=selected)
         for place, row in _numbered((row for batch in batches for row in batch.to_pylist()), str(path)):
             yield place, row
-    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise ValueError(f"`{path}` cannot be read at or after {place} ({error}). Fetch or write it again.") from error
 
 
 def _open_parquet(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise ValueError(f"`{path}` is not a complete Parquet file ({error}). Fetch or write it again.") from error
 
 
