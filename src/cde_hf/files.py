@@ -209,10 +209,12 @@ class FolderKind:
 
     def check_file(self, path: Path, description: Mapping[str, Any], *, verify: bool = True) -> None:
         """Refuses a file that is not as the manifest describes it."""
-        size = path.stat().st_size if path.is_file() else None
-        if size != description["num_bytes"]:
-            found = "is missing" if size is None else f"has {size:,} bytes, not {description['num_bytes']:,}"
-        elif (verify or size <= _QUICKLY_HASHED) and describe(path) != description:
+        wanted = description["num_bytes"]
+        if not path.is_file():
+            found = "is missing"
+        elif path.stat().st_size != wanted:
+            found = f"has {path.stat().st_size:,} bytes, not {wanted:,}"
+        elif (verify or wanted <= _QUICKLY_HASHED) and describe(path) != description:
             found = "has other contents than were written"
         else:
             return
