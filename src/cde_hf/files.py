@@ -71,13 +71,16 @@ class FolderKind:
         remedy (`str`):
             A sentence that says how to make one, for errors.
         read_first (`tuple[str, ...]`, *optional*):
-            Files without which other libraries load nothing.
+            Files without which other libraries load nothing. The most important one is last.
+        compared (`tuple[str, ...]`, *optional*):
+            Endings of the files that [`FolderKind.read`] compares if it does not verify. Defaults to all files.
     """
 
     name: str
     format_version: int
     remedy: str
     read_first: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ("",)
 
     def refuse_foreign(self, folder: str | os.PathLike) -> None:
         """Refuses a folder that is neither empty nor of this kind."""
@@ -185,7 +188,7 @@ class FolderKind:
             folder (`str` or `os.PathLike`):
                 The folder.
             verify (`bool`, *optional*, defaults to `False`):
-                Whether to compare the hashes of all files, not only of files up to 16 MiB.
+                Whether to compare the hashes of all files. Otherwise, hashes of files up to 16 MiB, and sizes.
         """
         folder = Path(folder)
         try:
@@ -203,9 +206,23 @@ class FolderKind:
                 f"`{folder}` holds: {kind}, version {version}. This package reads: {self.name}, version "
                 f"{self.format_version}. {self.remedy}"
             )
-        for name in files:
+        for name in files if verify else filter(lambda name: name.endswith(self.compared), files):
             self.check_file(folder / name, manifest["files"][name], verify=verify)
         return manifest
+
+    def is_in(self, folder: str | os.PathLike) -> bool:
+        """Whether a folder has a manifest of this kind."""
+        return _read_json(Path(folder) / MANIFEST).get("kind") == self.name
+
+    def check(self, folder: str | os.PathLike) -> None:
+        """Refuses a folder that is corrupt or incomplete. A folder that this package did not write may be anything."""
+        if self.is_in(folder):
+            self.read(folder)
+        elif (Path(folder) / _NEW / _JOURNAL).exists():
+            raise ValueError(
+                f"The files of `{folder}` were being replaced when a process was killed, or still are. Run again what "
+                f"wrote the {self.name}."
+            )
 
     def check_file(self, path: Path, description: Mapping[str, Any], *, verify: bool = True) -> None:
         """Refuses a file that is not as the manifest describes it."""
