@@ -10,6 +10,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import resource
+import shutil
+import subprocess
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -142,6 +144,28 @@ def full_disk():
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limit
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Function that mounts an empty file system of a number of bytes on a new folder. Skips where it may not."""
+    folders = []
+
+    def make(name, num_bytes):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(folder)]
+        if shutil.which("mount") is None:
+            pytest.skip("there is no command `mount`")
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            pytest.skip(f"nothing can be mounted here: {result.stderr.strip()}")
+        folders.append(folder)
+        return folder
+
+    yield make
+    for folder in folders:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.fixture

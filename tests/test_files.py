@@ -164,6 +164,36 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert set(contents(tmp_path / "there").values()) == {"new"}
 
 
+def test_a_mount_point_is_replaced_like_any_folder(mount):
+    folder = mount("mounted", 1 << 20)
+    pack(folder, "old", "config.json", "weights")
+    pack(folder, "new", "config.json")
+    assert contents(folder) == {"config.json": "new"}
+
+
+def test_a_mount_point_inside_of_the_folder_stays(tmp_path, mount):
+    pack(tmp_path, "old", "config.json")
+    write_text(mount("data", 1 << 20) / "mine", "mine")
+    pack(tmp_path, "new", "config.json")
+    assert contents(tmp_path) == {"config.json": "new", "data/mine": "mine"}
+
+
+def test_a_full_mount_keeps_the_older_files(mount):
+    folder = mount("mounted", 1 << 16)
+    pack(folder, "old", "weights")
+    with pytest.raises(OSError, match="weights` could not be written: the disk is full .* free some space"):
+        pack(folder, "new" * (1 << 16), "weights")
+    assert contents(folder) == {"weights": "old"}
+    assert KIND.read(folder, verify=True)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(mount):
+    folder = mount("mounted", 1 << 16)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    with pytest.raises(OSError, match="Read-only file system"), KIND.locked(folder):
+        pytest.fail("the work began")
+
+
 def test_a_full_disk_is_named_and_changes_nothing(tmp_path, full_disk):
     pack(tmp_path / "box", "old", "weights")
     with full_disk(1000), pytest.raises(OSError, match="could not be written: the disk is full .* free some space"):

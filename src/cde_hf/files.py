@@ -87,9 +87,7 @@ class FolderKind:
         folder = Path(folder)
         if not folder.exists():
             return
-        manifest = _read_json(folder / MANIFEST)
-        found = manifest.get("kind")
-        if found == self.name or found is None and (folder / _LOCK).exists():
+        if self.is_in(folder) or (folder / _LOCK).exists() and not (folder / MANIFEST).exists():
             return
         # A training run begins with a folder that holds a batch plan.
         others = sorted(path.name for path in folder.iterdir() if "kind" not in _read_json(path / MANIFEST))
@@ -138,33 +136,34 @@ class FolderKind:
             new_folder.mkdir()
             try:
                 yield new_folder
-                self.publish(new_folder, target, facts, keeps=keeps)
+                older = _read_json(target / MANIFEST).get("files", {})
+                self.write_manifest(new_folder, facts, kept={name: older[name] for name in keeps})
+                self.publish(new_folder, target)
             except BaseException:
                 if not (new_folder / _JOURNAL).exists():
                     shutil.rmtree(new_folder)
                 raise
 
-    def publish(
-        self,
-        new_folder: Path,
-        folder: Path,
-        facts: Mapping[str, Any] | None = None,
-        *,
-        keeps: Collection[str] = (),
-    ) -> None:
-        """Moves files from a folder inside of a locked folder to their place, and writes the manifest."""
+    def publish(self, new_folder: Path, folder: Path) -> None:
+        """Moves files from a folder inside of a locked folder to their place, together with their manifest."""
         older = _read_json(folder / MANIFEST).get("files", {})
-        files = self.write_manifest(new_folder, facts, kept={name: older[name] for name in keeps})["files"]
-        taken = sorted(name for name in files if name not in older and (folder / name).exists())
+        files = _read_json(new_folder / MANIFEST)["files"]
+        moves = sorted(name for name in files if (new_folder / name).exists())
+        taken = [name for name in moves if name not in older and (folder / name).exists()]
         if taken:
             raise FileExistsError(
                 f"`{folder}` has other files with the names {', '.join(taken[:3])}, which the {self.name} needs. "
                 "Nothing was changed. Move them, or give another folder."
             )
-        replaced = sorted((older.keys() & files.keys()).difference(keeps))
-        journal = {"replaces": replaced, "removes": sorted(older.keys() - files.keys())}
+        journal = {
+            "moves": moves,
+            "removes": sorted(older.keys() - files.keys()),
+            "replaces": sorted(older.keys() & set(moves)),
+        }
         write_text(new_folder / _JOURNAL, json.dumps(journal))
-        self._finish(new_folder, folder)
+        if new_folder != folder / _NEW:
+            os.replace(new_folder, folder / _NEW)
+        self._finish(folder)
 
     def write_manifest(
         self,
@@ -241,16 +240,16 @@ class FolderKind:
 
     def _recover(self, folder: Path) -> None:
         """Finishes or removes what a killed process left."""
-        new_folder = folder / _NEW
-        if (new_folder / _JOURNAL).exists():
-            self._finish(new_folder, folder)
-        elif new_folder.exists():
-            shutil.rmtree(new_folder)
+        if (folder / _NEW / _JOURNAL).exists():
+            self._finish(folder)
+        elif (folder / _NEW).exists():
+            shutil.rmtree(folder / _NEW)
 
-    def _finish(self, new_folder: Path, folder: Path) -> None:
+    def _finish(self, folder: Path) -> None:
         """Steps 4 to 6. May be repeated from the start after any interruption."""
+        new_folder = folder / _NEW
         journal = _read_json(new_folder / _JOURNAL)
-        left = _names_of_files(new_folder) - {_JOURNAL}
+        left = {name for name in (*journal["moves"], MANIFEST) if (new_folder / name).exists()}
         if MANIFEST in left and journal["replaces"]:
             for name in (MANIFEST, *sorted(left.intersection(self.read_first)), *journal["removes"]):
                 _remove(folder, name)
