@@ -26,9 +26,9 @@ def pack(folder, content, *names, **facts):
 
 
 def contents(folder):
-    """The texts of a folder's files by name, without the lock and the manifest."""
+    """The texts of a folder's files by name, without the manifest."""
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_text() for name, path in names.items() if name not in (".cde-hf.lock", MANIFEST)}
+    return {name: path.read_text() for name, path in names.items() if name != MANIFEST}
 
 
 def test_files_and_facts_are_read_again(tmp_path):
@@ -278,7 +278,7 @@ def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path):
             assert text == "old" or not (folder / "context").exists()
         pack(folder, "newest", "config.json")
         assert contents(folder) == {"config.json": "newest"}
-        assert sorted(path.name for path in folder.iterdir()) == [".cde-hf.lock", "config.json", MANIFEST]
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", MANIFEST]
         if not was_killed:
             break
     assert number > 20

@@ -109,7 +109,7 @@ class FolderKind:
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / _LOCK).open("ab") as file:
-            if not _lock(file):
+            if not _lock(file) or not _is_at(file, folder / _LOCK):
                 raise BlockingIOError(
                     f"Another process is writing to `{folder}`. Wait until it ends, or give another folder."
                 )
@@ -119,8 +119,10 @@ class FolderKind:
                 yield folder
             finally:
                 del _locks[key]
-                if is_new and [path.name for path in folder.iterdir()] == [_LOCK]:  # nothing was written
-                    (folder / _LOCK).unlink()
+                is_empty = is_new and [path.name for path in folder.iterdir()] == [_LOCK]
+                if is_empty or (folder / MANIFEST).exists():  # otherwise, it says that the files are ours
+                    (folder / _LOCK).unlink(missing_ok=True)
+                if is_empty:
                     folder.rmdir()
 
     @contextmanager
@@ -262,6 +264,15 @@ class FolderKind:
         shutil.rmtree(new_folder)
 
 
+CHECKPOINT = FolderKind(
+    "checkpoint",
+    1,
+    "Save the model again, or remove `manifest.json` if you changed the file on purpose.",
+    read_first=("modules.json", "config.json"),
+    compared=(".safetensors", ".onnx"),
+)
+
+
 @contextmanager
 def atomic_file(path: str | os.PathLike) -> Iterator[Path]:
     """
@@ -369,6 +380,11 @@ def _lock(file: IO[bytes]) -> bool:
     return True
 
 
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is still the file of that name. The process that held its lock may have removed it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
 def _close_locks() -> None:
     """A process that is forked would keep the locks of its parent."""
     for file in _locks.values():
@@ -380,4 +396,13 @@ if fcntl is not None:
     os.register_at_fork(after_in_child=_close_locks)
 
 
-__all__ = ["MANIFEST", "FolderKind", "atomic_file", "describe", "explained_full_disk", "find_damage", "write_text"]
+__all__ = [
+    "CHECKPOINT",
+    "MANIFEST",
+    "FolderKind",
+    "atomic_file",
+    "describe",
+    "explained_full_disk",
+    "find_damage",
+    "write_text",
+]

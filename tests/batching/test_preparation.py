@@ -298,4 +298,4 @@ def test_killed_at_any_moment_it_ends_with_the_same_plan(pairs, plan, tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     assert_same_plan(tmp_path / "plan", plan.folder)
     names = {path.name for path in (tmp_path / "plan").iterdir() if path.suffix != ".npy"}
-    assert names == {".cde-hf.lock", "manifest.json", "samples.json"}
+    assert names == {"manifest.json", "samples.json"}
