@@ -237,28 +237,7 @@ def test_a_second_writer_is_refused_until_the_first_one_dies(tmp_path):
     assert contents(tmp_path) == {"weights": "new"}
 
 
-def killed_at(number, work, *arguments):
-    """Runs a function in a process that is killed before its `number`-th change on disk. Returns whether it was."""
-    child = os.fork()
-    if child == 0:
-        left = [number]
-
-        def count(event, details):
-            is_change = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")
-            if is_change or event == "open" and isinstance(details[1], str) and details[1][0] in "wxar+":
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        try:
-            work(*arguments)
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path):
+def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path, killed_at):
     outcomes = set()
     for number in range(1000):
         folder = tmp_path / str(number)
@@ -285,7 +264,7 @@ def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path):
     assert outcomes == {"old", "new", "refused"}
 
 
-def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path):
+def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path, killed_at):
     for number in range(1000):
         folder = tmp_path / str(number)
         was_killed = killed_at(number, pack, folder, "new", "config.json", "weights")
@@ -295,7 +274,7 @@ def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path):
             break
 
 
-def test_a_killed_write_of_a_file_leaves_nothing_behind(tmp_path):
+def test_a_killed_write_of_a_file_leaves_nothing_behind(tmp_path, killed_at):
     path = tmp_path / "scores.json"
     write_text(path, "old")
     for number in range(1000):
