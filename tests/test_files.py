@@ -129,6 +129,14 @@ def test_a_corrupt_manifest_is_named(tmp_path, text):
         KIND.read(tmp_path)
 
 
+def test_a_changed_fact_is_noticed(tmp_path):
+    pack(tmp_path, "abc", "small", scale=0.25)
+    path = tmp_path / MANIFEST
+    path.write_text(path.read_text().replace("0.25", "0.35"))
+    with pytest.raises(ValueError, match="manifest.json` is corrupt: it has another hash than it names. Pack the box"):
+        KIND.read(tmp_path)
+
+
 def test_no_manifest_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no box. Pack the box again"):
         KIND.read(tmp_path)

@@ -87,7 +87,9 @@ class FolderKind:
         folder = Path(folder)
         if not folder.exists():
             return
-        if self.is_in(folder) or (folder / _LOCK).exists() and not (folder / MANIFEST).exists():
+        is_locked = (folder / _LOCK).exists()  # read first: a writer removes the manifest and then writes another one
+        manifest = _read_json(folder / MANIFEST)
+        if manifest.get("kind") == self.name or is_locked and not manifest:
             return
         # A training run begins with a folder that holds a batch plan.
         others = sorted(path.name for path in folder.iterdir() if "kind" not in _read_json(path / MANIFEST))
@@ -181,6 +183,7 @@ class FolderKind:
             _flush(folder / name)
         files = {**(kept or {}), **{name: describe(folder / name) for name in sorted(names)}}
         manifest = {"kind": self.name, "format_version": self.format_version, **(facts or {}), "files": files}
+        manifest["hash"] = _hash_of_manifest(manifest)
         write_text(folder / MANIFEST, json.dumps(manifest, indent=1))
         for name in names:  # safetensors makes files that nobody else may read
             (folder / name).chmod((folder / MANIFEST).stat().st_mode)
@@ -208,7 +211,7 @@ class FolderKind:
         try:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             kind, version = manifest["kind"], manifest["format_version"]
-            _ = {(file["num_bytes"], file["hash"]) for file in manifest["files"].values()}
+            is_damaged = manifest["hash"] != _hash_of_manifest(manifest)
         except FileNotFoundError:
             raise FileNotFoundError(f"`{folder}` holds no {self.name}. {self.remedy}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -218,6 +221,8 @@ class FolderKind:
                 f"`{folder}` holds: {kind}, version {version}. This package reads: {self.name}, version "
                 f"{self.format_version}. {self.remedy}"
             )
+        if is_damaged:
+            raise ValueError(f"`{path}` is corrupt: it has another hash than it names. {self.remedy}")
         return manifest
 
     def is_in(self, folder: str | os.PathLike) -> bool:
@@ -335,6 +340,11 @@ def find_damage(path: Path, description: Mapping[str, Any], *, verify: bool = Tr
     if (verify or wanted <= _QUICKLY_HASHED) and describe(path) != description:
         return "has other contents than were written"
     return None
+
+
+def _hash_of_manifest(manifest: Mapping[str, Any]) -> str:
+    facts = json.dumps({**manifest, "hash": None}, sort_keys=True)
+    return hashlib.sha256(facts.encode()).hexdigest()
 
 
 def _names_of_files(folder: Path) -> set[str]:
