@@ -15,6 +15,7 @@ from transformers import HfArgumentParser
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..batching.batch_plan import BATCH_PLAN
 from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
@@ -236,6 +237,8 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
+    if script.plan is not None:
+        BATCH_PLAN.refuse_foreign(script.plan)
     with locked_output(args.output_dir):
         _train(script, args, state)
 
