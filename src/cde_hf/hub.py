@@ -126,9 +126,8 @@ def push_to_hub(
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id):
         raise ValueError(f"`repo_id` must be of the form `user/name`, got `{repo_id}`.")
     target = Path(dry_run) if dry_run is not None else None
-    if target is not None:
-        if target.exists():
-            raise FileExistsError(f"`{target}` exists. Remove it or give another folder for the dry run.")
+    if target is not None and target.exists():
+        raise FileExistsError(f"`{target}` exists. Remove it or give another folder for the dry run.")
     with tempfile.TemporaryDirectory() if target is None else _new_folder(target) as temporary:
         upload = Path(temporary)
         _copy_checkpoint(Path(folder), upload)
