@@ -31,10 +31,10 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from .. import ContextualIndex
     from ..encoding import EncodedCorpus
-    from ..index.folder import check_folder
+    from ..index.storage import INDEX
     from ..processes import process_state
 
-    check_folder(args.output)
+    INDEX.refuse_foreign(args.output)
     model = _contextual_model(args)
     is_encoded = EncodedCorpus.exists(args.corpus)
     work = args.output.with_name(f"{args.output.name}.partial")
@@ -55,7 +55,7 @@ def search(args: argparse.Namespace) -> None:
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
-    found = ContextualIndex.load(args.index, load_model(name, args))
+    found = ContextualIndex.load(args.index, load_model(name, args), verify=args.verify)
     plain = _index_without_context(found, args) if args.side_by_side else None
     queries = [args.query] if args.query is not None else _typed_queries()
     for query in queries:
@@ -210,6 +210,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
         help="also show the results without a context; the first time, this encodes the documents again",
     )
     command.add_argument("--model", help="model of the index, if it was moved")
+    command.add_argument("--verify", action="store_true", help="first compare the hashes of all files of the index")
     add_trust_argument(command)
     command.set_defaults(run=search)
 

@@ -1,6 +1,9 @@
 """Drift: how far a corpus has moved since its context was sampled."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +38,20 @@ class CorpusMoments:
         mean = vectors.mean(axis=0, dtype=np.float64)
         mean_square = float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64)) / len(vectors)
         return cls(mean, max(0.0, mean_square - float(mean @ mean)), len(vectors))
+
+    @classmethod
+    def of_blocks(cls, blocks: Iterable[np.ndarray]) -> "CorpusMoments":
+        """Returns the moments of the vectors of all blocks together."""
+        return reduce(cls.and_of, (cls.of(block) for block in blocks if len(block)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
+        return {**asdict(self), "mean": self.mean.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "CorpusMoments":
+        """Reads the output of [`CorpusMoments.to_dict`]."""
+        return cls(**{**values, "mean": np.array(values["mean"])})
 
     def and_of(self, other: "CorpusMoments") -> "CorpusMoments":
         """Returns the moments of both corpora together."""
