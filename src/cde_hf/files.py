@@ -71,13 +71,16 @@ class FolderKind:
         remedy (`str`):
             A sentence that says how to make one, for errors.
         read_first (`tuple[str, ...]`, *optional*):
-            Files without which other libraries load nothing.
+            Files without which other libraries load nothing. The most important one is last.
+        compared (`tuple[str, ...]`, *optional*):
+            Endings of the files that [`FolderKind.read`] compares if it does not verify. Defaults to all files.
     """
 
     name: str
     format_version: int
     remedy: str
     read_first: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ("",)
 
     def refuse_foreign(self, folder: str | os.PathLike) -> None:
         """Refuses a folder that is neither empty nor of this kind."""
@@ -164,10 +167,15 @@ class FolderKind:
         self._finish(new_folder, folder)
 
     def write_manifest(
-        self, folder: Path, facts: Mapping[str, Any] | None = None, *, kept: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        facts: Mapping[str, Any] | None = None,
+        *,
+        names: Collection[str] | None = None,
+        kept: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Lists all files of a folder in its manifest, when they are on disk."""
-        names = _names_of_files(folder) - {MANIFEST, _LOCK}
+        """Lists files of a folder in its manifest, when they are on disk: those given, or all."""
+        names = _names_of_files(folder) - {MANIFEST, _LOCK} if names is None else names
         for name in names:
             _flush(folder / name)
         files = {**(kept or {}), **{name: describe(folder / name) for name in sorted(names)}}
@@ -185,38 +193,51 @@ class FolderKind:
             folder (`str` or `os.PathLike`):
                 The folder.
             verify (`bool`, *optional*, defaults to `False`):
-                Whether to compare the hashes of all files, not only of files up to 16 MiB.
+                Whether to compare the hashes of all files. Otherwise, hashes of files up to 16 MiB, and sizes.
         """
-        folder = Path(folder)
+        manifest = self.read_manifest(folder)
+        for name, description in manifest["files"].items():
+            if verify or name.endswith(self.compared):
+                self.check_file(Path(folder) / name, description, verify=verify)
+        return manifest
+
+    def read_manifest(self, folder: str | os.PathLike) -> dict[str, Any]:
+        """Reads a manifest, but not its files."""
+        path = Path(folder) / MANIFEST
         try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            manifest = json.loads(path.read_text(encoding="utf-8"))
             kind, version = manifest["kind"], manifest["format_version"]
-            files = {name: (file["num_bytes"], file["hash"]) for name, file in manifest["files"].items()}
+            _ = {(file["num_bytes"], file["hash"]) for file in manifest["files"].values()}
         except FileNotFoundError:
             raise FileNotFoundError(f"`{folder}` holds no {self.name}. {self.remedy}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"`{folder / MANIFEST}` is corrupt, or not from this version ({error}). {self.remedy}"
-            ) from error
+            raise ValueError(f"`{path}` is corrupt, or not from this version ({error}). {self.remedy}") from error
         if (kind, version) != (self.name, self.format_version):
             raise ValueError(
                 f"`{folder}` holds: {kind}, version {version}. This package reads: {self.name}, version "
                 f"{self.format_version}. {self.remedy}"
             )
-        for name in files:
-            self.check_file(folder / name, manifest["files"][name], verify=verify)
         return manifest
+
+    def is_in(self, folder: str | os.PathLike) -> bool:
+        """Whether a folder has a manifest of this kind."""
+        return _read_json(Path(folder) / MANIFEST).get("kind") == self.name
+
+    def check(self, folder: str | os.PathLike) -> None:
+        """Refuses a folder that is corrupt or incomplete. A folder that this package did not write may be anything."""
+        if self.is_in(folder):
+            self.read(folder)
+        elif (Path(folder) / _NEW / _JOURNAL).exists():
+            raise ValueError(
+                f"The files of `{folder}` were being replaced when a process was killed, or still are. Run again what "
+                f"wrote the {self.name}."
+            )
 
     def check_file(self, path: Path, description: Mapping[str, Any], *, verify: bool = True) -> None:
         """Refuses a file that is not as the manifest describes it."""
-        size = path.stat().st_size if path.is_file() else None
-        if size != description["num_bytes"]:
-            found = "is missing" if size is None else f"has {size:,} bytes, not {description['num_bytes']:,}"
-        elif (verify or size <= _QUICKLY_HASHED) and describe(path) != description:
-            found = "has other contents than were written"
-        else:
-            return
-        raise ValueError(f"The {self.name} is corrupt or incomplete: `{path}` {found}. {self.remedy}")
+        damage = find_damage(path, description, verify=verify)
+        if damage is not None:
+            raise ValueError(f"The {self.name} is corrupt or incomplete: `{path}` {damage}. {self.remedy}")
 
     def _recover(self, folder: Path) -> None:
         """Finishes or removes what a killed process left."""
@@ -294,6 +315,18 @@ def explained_full_disk(path: Path) -> Iterator[None]:
         ) from error
 
 
+def find_damage(path: Path, description: Mapping[str, Any], *, verify: bool = True) -> str | None:
+    """What is wrong with a file that a manifest describes, in words. A large file is only hashed to verify it."""
+    wanted = description["num_bytes"]
+    if not path.is_file():
+        return "is missing"
+    if path.stat().st_size != wanted:
+        return f"has {path.stat().st_size:,} bytes, not {wanted:,}"
+    if (verify or wanted <= _QUICKLY_HASHED) and describe(path) != description:
+        return "has other contents than were written"
+    return None
+
+
 def _names_of_files(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
@@ -348,4 +381,4 @@ if fcntl is not None:
     os.register_at_fork(after_in_child=_close_locks)
 
 
-__all__ = ["MANIFEST", "FolderKind", "atomic_file", "describe", "explained_full_disk", "write_text"]
+__all__ = ["MANIFEST", "FolderKind", "atomic_file", "describe", "explained_full_disk", "find_damage", "write_text"]

@@ -2,8 +2,9 @@
 
 import pytest
 
+from cde_hf.files import MANIFEST
 from cde_hf.trainer import find_last_checkpoint
-from cde_hf.trainer.checkpoints import MANIFEST, read_manifest, write_manifest
+from cde_hf.trainer.checkpoints import read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -27,6 +28,10 @@ def cut(folder):
     (folder / "optimizer.pt").write_bytes(b"mom")
 
 
+def flip(folder):
+    (folder / "optimizer.pt").write_bytes(b"momentz")
+
+
 def lose(folder):
     (folder / "optimizer.pt").unlink()
 
@@ -39,7 +44,7 @@ def corrupt_manifest(folder):
     (folder / MANIFEST).write_text('{"files": {')
 
 
-@pytest.mark.parametrize("damage", [cut, lose, unmark, corrupt_manifest])
+@pytest.mark.parametrize("damage", [cut, flip, lose, unmark, corrupt_manifest])
 def test_incomplete_checkpoints_are_skipped(output_dir, damage):
     damage(output_dir / "checkpoint-10")
     assert find_last_checkpoint(output_dir).name == "checkpoint-9"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.utils import logging
@@ -21,6 +22,7 @@ from ..modeling import CDEConfig
 from ..processes import process_state
 from ..saving import model_path
 from .arguments import ContextualTrainingArguments
+from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
 from .trainer import ContextualContrastiveTrainer
 
@@ -234,6 +236,11 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
+    with locked_output(args.output_dir):
+        _train(script, args, state)
+
+
+def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
