@@ -12,7 +12,6 @@ from sentence_transformers import SentenceTransformer
 from ..contextual_models import get_context, load_if_path, with_context, with_own_context, without_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
-from ..files import MANIFEST
 from ..modeling import sample_documents
 from ..modeling.context import fingerprint
 from ..modeling.term_vectors import share_of_unknown_terms
@@ -408,12 +407,12 @@ class ContextualIndex:
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
         """Name or path of the model that the index in a folder was made with, if it is known."""
-        return INDEX.read(folder)["model_name"]
+        return INDEX.read_manifest(folder)["model_name"]
 
     @staticmethod
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an index."""
-        return (Path(folder) / MANIFEST).exists()
+        return INDEX.is_in(folder)
 
     def model_without_context(self) -> SentenceTransformer:
         """Returns the model of the index without its context, for comparisons."""

@@ -4,9 +4,9 @@ An index on disk: a folder with a manifest, and a subfolder of the files of the 
 Each save has a subfolder of its own, so that an index that is open keeps its files, and no file is replaced.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import faiss
@@ -21,9 +21,7 @@ from .rows import DOCUMENTS_SCHEMA, StoredDocuments
 from .state import IndexState
 
 
-T = TypeVar("T")
-
-INDEX = FolderKind("index", 4, "Build the index again.")
+INDEX = FolderKind("index", 4, "Make one with `cde-hf index MODEL CORPUS FOLDER`.", hashed_up_to=0)
 
 _DOCUMENTS_FILE = "documents.arrow"
 
@@ -47,8 +45,21 @@ def write_index(folder: Path, state: IndexState, context: Context | None, facts:
 
 
 def read_index(folder: Path, *, verify: bool) -> tuple[dict[str, Any], IndexState, Context | None]:
-    """Opens the files of a folder, which stay on disk, and returns facts, state and context."""
-    return _read_while_written(folder, lambda facts: _open(folder, facts), verify=verify)
+    """
+    Opens the files of a folder, which stay on disk, and returns facts, state and context.
+
+    Files that another process replaces meanwhile are opened again.
+    """
+    while True:
+        before = _manifest_text(folder)
+        try:
+            return _open(folder, INDEX.read(folder, verify=verify))
+        except (OSError, ValueError, RuntimeError) as error:  # FAISS raises the last one
+            if _manifest_text(folder) != before:
+                continue
+            if isinstance(error, RuntimeError):
+                raise ValueError(f"The index `{folder}` is corrupt ({error}). {INDEX.remedy}") from error
+            raise
 
 
 def _open(folder: Path, facts: dict[str, Any]) -> tuple[dict[str, Any], IndexState, Context | None]:
@@ -59,17 +70,6 @@ def _open(folder: Path, facts: dict[str, Any]) -> tuple[dict[str, Any], IndexSta
     documents = StoredDocuments(pa.ipc.open_file(pa.memory_map(str(subfolder / _DOCUMENTS_FILE))).read_all())
     context = Context.load(subfolder / CONTEXT_FILE) if CONTEXT_FILE in names else None
     return facts, IndexState.of(vectors, documents), context
-
-
-def _read_while_written(folder: Path, read: Callable[[dict[str, Any]], T], *, verify: bool) -> T:
-    """Reads a folder, again if another process replaces its files meanwhile."""
-    while True:
-        before = _manifest_text(folder)
-        try:
-            return read(INDEX.read(folder, verify=verify))
-        except Exception:
-            if _manifest_text(folder) == before:
-                raise
 
 
 def _manifest_text(folder: Path) -> str | None:
