@@ -83,13 +83,14 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
     """Loads an index of the same documents without a context, which is built next to the index on first use."""
     from .. import ContextualIndex
+    from ..contextual_models import without_context
 
     if found.origin.context is None:
         raise ValueError(
             f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
         )
     folder = args.index.with_name(f"{args.index.name}.no-context")
-    model = found.model_without_context()
+    model = without_context(found.model)
     if ContextualIndex.exists(folder):
         plain = ContextualIndex.load(folder, model)
         if plain.document_ids == found.document_ids:

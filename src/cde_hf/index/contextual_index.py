@@ -9,21 +9,19 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from ..contextual_models import get_context, load_if_path, with_context, with_own_context, without_context
+from ..contextual_models import get_context, load_if_path, with_context, with_own_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
-from ..modeling import sample_documents
 from ..modeling.context import fingerprint
-from ..modeling.term_vectors import share_of_unknown_terms
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
-from .drift import CorpusMoments, Drift, measure_drift
+from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
 from .nearest import IndexKind, check_kind
 from .state import IndexState, SearchHit
 from .storage import INDEX, read_index, write_index
-from .vectors import check_origin, check_texts, encode_documents, read_encoded
+from .vectors import check_origin, check_texts, encode_again, encode_documents, model_name, read_encoded
 
 
-_NUM_DRIFT_TEXTS = 1000
+_GIVE_THE_MODEL = "Give the model and context that they were made with."
 _SAVING = threading.Lock()  # the lock of a folder keeps out other processes alone
 
 
@@ -52,13 +50,7 @@ class ContextualIndex:
     ```
     """
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        state: IndexState,
-        *,
-        moments: CorpusMoments | None = None,
-    ):
+    def __init__(self, model: SentenceTransformer, state: IndexState, *, moments: CorpusMoments | None = None):
         self.model = model
         self.origin: VectorOrigin = vector_origin(model)
         self._checked_context = get_context(model)
@@ -144,7 +136,10 @@ class ContextualIndex:
         is_cosine = own_origin.similarity == "cosine"
         checked = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
         kept_texts = check_texts(texts, len(document_ids))
-        check_origin(model, own_origin, origin, checked, kept_texts)
+        if origin is None:
+            encode_again(model, checked, kept_texts)
+        else:
+            check_origin(own_origin, origin, _GIVE_THE_MODEL)
         if np.may_share_memory(checked, vectors):  # the caller may change them later
             checked = checked.copy()
         return cls(model, IndexState.build(checked, document_ids, kept_texts, kind))
@@ -169,7 +164,7 @@ class ContextualIndex:
         """
         check_kind(kind)
         model = with_context(model, encoded.context, encoded.origin.settings)
-        check_origin(model, vector_origin(model), encoded.origin)
+        check_origin(vector_origin(model), encoded.origin, _GIVE_THE_MODEL)
         document_ids, texts, vectors = read_encoded(encoded)
         return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind))
 
@@ -242,7 +237,7 @@ class ContextualIndex:
         """
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
-        self._refuse_foreign(origin)
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
         return self._state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
     def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
@@ -287,7 +282,7 @@ class ContextualIndex:
             texts (`Sequence[str]`, *optional*):
                 Their texts.
         """
-        self._refuse_foreign(origin)
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
         document_ids = check_ids(document_ids)
         vectors = self._check(vectors, "the documents", len(document_ids))
         self._append(document_ids, vectors, check_texts(texts, len(document_ids)))
@@ -323,15 +318,7 @@ class ContextualIndex:
                 "contextual model."
             )
         documents = None if new_documents is None else load_documents(new_documents)
-        unknown = None
-        if context.terms is not None:
-            texts = [text for text in self.texts if text] if documents is None else documents
-            unknown = share_of_unknown_terms(
-                self.model.tokenizer,
-                context.terms,
-                sample_documents(texts, _NUM_DRIFT_TEXTS),
-                num_documents=context.num_documents,
-            )
+        unknown = unknown_terms(self.model.tokenizer, context, documents or [text for text in self.texts if text])
         new_vectors = [] if documents is None else [encode_documents(self.model, documents, batch_size)]
         with self._writing:
             then, state = self._keep_moments(), self._state
@@ -355,7 +342,7 @@ class ContextualIndex:
             facts = {
                 "num_documents": len(saved),
                 "dim": saved.dim,
-                "model_name": _model_name(self.model),
+                "model_name": model_name(self.model),
                 "origin": self.origin.to_dict(),
                 "when_built": moments.to_dict(),
             }
@@ -366,11 +353,7 @@ class ContextualIndex:
 
     @classmethod
     def load(
-        cls,
-        folder: str | os.PathLike,
-        model: SentenceTransformer | str | os.PathLike,
-        *,
-        verify: bool = False,
+        cls, folder: str | os.PathLike, model: SentenceTransformer | str | os.PathLike, *, verify: bool = False
     ) -> "ContextualIndex":
         """
         Opens an index. Its vectors and documents stay on disk and are read where they are needed.
@@ -414,10 +397,6 @@ class ContextualIndex:
         """Whether a folder holds an index."""
         return INDEX.is_in(folder)
 
-    def model_without_context(self) -> SentenceTransformer:
-        """Returns the model of the index without its context, for comparisons."""
-        return without_context(self.model)
-
     def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
         is_cosine = self.origin.similarity == "cosine"
         return check_vectors(vectors, name, num_texts=num_texts, width=self._state.dim, is_cosine=is_cosine)
@@ -433,19 +412,6 @@ class ContextualIndex:
         if self._moments is None:
             self._moments = CorpusMoments.of_blocks(self._state.blocks())
         return self._moments
-
-    def _refuse_foreign(self, origin: VectorOrigin) -> None:
-        if origin != self.origin:
-            raise ValueError(
-                f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
-                "with `index.model`."
-            )
-
-
-def _model_name(model: SentenceTransformer) -> str | None:
-    """Name or path that a model was loaded from, if known."""
-    network = getattr(model[0], "model", None)
-    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 
 __all__ = ["ContextualIndex"]

@@ -1,17 +1,22 @@
 """Drift: how far a corpus has moved since its context was sampled."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..modeling import Context, sample_documents
+from ..modeling.term_vectors import share_of_unknown_terms
 
 
 REBUILD_THRESHOLD = 4.0
 UNKNOWN_TERMS_THRESHOLD = 0.35
 
 _MAX_CONTEXT_SIZE = 64
+_NUM_TEXTS = 1000
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,14 @@ class Drift:
         )
 
 
+def unknown_terms(tokenizer: PreTrainedTokenizerBase, context: Context, documents: Sequence[str]) -> float | None:
+    """Returns the share of the term weight of (a sample of) documents that the corpus part of a context lacks."""
+    if context.terms is None:
+        return None
+    sample = sample_documents(documents, _NUM_TEXTS)
+    return share_of_unknown_terms(tokenizer, context.terms, sample, num_documents=context.num_documents)
+
+
 def measure_drift(
     then: CorpusMoments, now: CorpusMoments, *, context_size: int, unknown_terms: float | None = None
 ) -> Drift:
@@ -137,4 +150,4 @@ def measure_drift(
     return Drift(distance / error, then.num_documents, now.num_documents, unknown_terms)
 
 
-__all__ = ["REBUILD_THRESHOLD", "CorpusMoments", "Drift", "measure_drift"]
+__all__ = ["REBUILD_THRESHOLD", "CorpusMoments", "Drift", "measure_drift", "unknown_terms"]

@@ -55,24 +55,17 @@ def check_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str
     return texts
 
 
-def check_origin(
-    model: SentenceTransformer,
-    own_origin: VectorOrigin,
-    origin: VectorOrigin | None,
-    vectors: np.ndarray | None = None,
-    texts: Sequence[str | None] = (),
-) -> None:
-    """Refuses vectors of another model or context, by their origin or by encoding some of their texts again."""
-    if origin is not None:
-        if origin != own_origin:
-            raise ValueError(
-                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
-                "and context that they were made with."
-            )
-        return
+def check_origin(own: VectorOrigin, origin: VectorOrigin, advice: str) -> None:
+    """Refuses vectors of another model or context, by their origin. The advice ends the message."""
+    if origin != own:
+        raise ValueError(f"The vectors come from another model or context: {own.differences(origin)}. {advice}")
+
+
+def encode_again(model: SentenceTransformer, vectors: np.ndarray, texts: Sequence[str | None]) -> None:
+    """Refuses vectors of another model or context, by encoding some of their texts again."""
     rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
     rows = rows[:_NUM_CHECKED_TEXTS]
-    if not rows or vectors is None:
+    if not rows:
         raise ValueError(
             "The origin of the vectors is unknown: got neither `origin` nor texts to encode again. Give "
             "`origin=vector_origin(model)` of the model that made them, or `texts`."
@@ -95,4 +88,10 @@ def check_origin(
         )
 
 
-__all__ = ["check_origin", "check_texts", "encode_documents"]
+def model_name(model: SentenceTransformer) -> str | None:
+    """Returns the name or path that a model was loaded from, if known."""
+    network = getattr(model[0], "model", None)
+    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
+
+
+__all__ = ["check_origin", "check_texts", "encode_again", "encode_documents", "model_name", "read_encoded"]
