@@ -118,7 +118,7 @@ class ContextualIndex:
             document_ids (`Sequence[str]`):
                 Ids of the documents.
             vectors (`np.ndarray` of shape `(num_documents, dim)`):
-                Their vectors.
+                Their vectors, which are copied unless the array is read-only.
             texts (`Sequence[str]`, *optional*):
                 Their texts, which the index keeps.
             origin (`VectorOrigin`, *optional*):
@@ -140,7 +140,7 @@ class ContextualIndex:
             encode_again(model, checked, kept_texts)
         else:
             check_origin(own_origin, origin, _GIVE_THE_MODEL)
-        if np.may_share_memory(checked, vectors):  # the caller may change them later
+        if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
             checked = checked.copy()
         return cls(model, IndexState.build(checked, document_ids, kept_texts, kind))
 
