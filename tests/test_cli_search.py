@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, save_checkpoint
+from cde_hf import CDEModel, contextual_models, save_checkpoint
 from cde_hf.cli import main
 from cde_hf.encoding import EncodedCorpus
 
@@ -68,6 +68,21 @@ def test_a_search_hashes_the_files_of_the_index_only_to_verify_them(index, capsy
     with pytest.raises(SystemExit):
         main(["search", index, "Who sleeps on the sofa?", "--verify"])
     assert "vectors.npy` has other contents than were written" in capsys.readouterr().err
+
+
+def test_a_model_gets_the_context_of_its_index_once(corpus_file, tmp_path, monkeypatch):
+    built = []
+
+    def count(*args):
+        built.append(args)
+        return rebuild(*args)
+
+    rebuild = contextual_models.rebuild
+    monkeypatch.setattr(contextual_models, "rebuild", count)
+    main(["index", "minilm", corpus_file, str(tmp_path / "index"), "--contextualize"])
+    assert len(built) == 2  # the contextual model, and the same with a context
+    main(["search", str(tmp_path / "index"), "Who barks?"])
+    assert len(built) == 3
 
 
 def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):

@@ -40,7 +40,7 @@ def index(args: argparse.Namespace) -> None:
     work = args.output.with_name(f"{args.output.name}.partial")
     encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
     if process_state().is_main_process:
-        built = ContextualIndex.from_encoded(model, encoded, kind=args.kind)
+        built = ContextualIndex.from_encoded(encoded.model or model, encoded, kind=args.kind)
         built.save(args.output)
         if not is_encoded:
             shutil.rmtree(work)

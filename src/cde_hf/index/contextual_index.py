@@ -163,7 +163,8 @@ class ContextualIndex:
             `ContextualIndex`: The index.
         """
         check_kind(kind)
-        model = with_context(model, encoded.context, encoded.origin.settings)
+        if model is not encoded.model:
+            model = with_context(model, encoded.context, encoded.origin.settings)
         check_origin(vector_origin(model), encoded.origin, _GIVE_THE_MODEL)
         document_ids, texts, vectors = read_encoded(encoded)
         return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind))
