@@ -171,7 +171,7 @@ def test_a_killed_encoding_goes_on(model, tmp_path):
     before = done[0].stat().st_ino
     encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
     assert done[0].stat().st_ino == before
-    assert [path.name for path in (tmp_path / "out").glob(".*")] == [".cde-hf.lock"]
+    assert not list((tmp_path / "out").glob(".*"))
     assert ContextualIndex.from_encoded(model, encoded).document_ids == list(CORPUS)
 
 

@@ -27,9 +27,9 @@ def pack(folder, content, *names, **facts):
 
 
 def contents(folder):
-    """The texts of a folder's files by name, without the lock and the manifest."""
+    """The texts of a folder's files by name, without the manifest."""
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_text() for name, path in names.items() if name not in (".cde-hf.lock", MANIFEST)}
+    return {name: path.read_text() for name, path in names.items() if name != MANIFEST}
 
 
 def test_files_and_facts_are_read_again(tmp_path):
@@ -165,6 +165,36 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path):
     assert set(contents(tmp_path / "there").values()) == {"new"}
 
 
+def test_a_mount_point_is_replaced_like_any_folder(mount):
+    folder = mount("mounted", 1 << 20)
+    pack(folder, "old", "config.json", "weights")
+    pack(folder, "new", "config.json")
+    assert contents(folder) == {"config.json": "new"}
+
+
+def test_a_mount_point_inside_of_the_folder_stays(tmp_path, mount):
+    pack(tmp_path, "old", "config.json")
+    write_text(mount("data", 1 << 20) / "mine", "mine")
+    pack(tmp_path, "new", "config.json")
+    assert contents(tmp_path) == {"config.json": "new", "data/mine": "mine"}
+
+
+def test_a_full_mount_keeps_the_older_files(mount):
+    folder = mount("mounted", 1 << 16)
+    pack(folder, "old", "weights")
+    with pytest.raises(OSError, match="weights` could not be written: the disk is full .* free some space"):
+        pack(folder, "new" * (1 << 16), "weights")
+    assert contents(folder) == {"weights": "old"}
+    assert KIND.read(folder, verify=True)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(mount):
+    folder = mount("mounted", 1 << 16)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    with pytest.raises(OSError, match="Read-only file system"), KIND.locked(folder):
+        pytest.fail("the work began")
+
+
 def test_a_full_disk_is_named_and_changes_nothing(tmp_path, full_disk):
     pack(tmp_path / "box", "old", "weights")
     with full_disk(1000), pytest.raises(OSError, match="could not be written: the disk is full .* free some space"):
@@ -208,28 +238,7 @@ def test_a_second_writer_is_refused_until_the_first_one_dies(tmp_path):
     assert contents(tmp_path) == {"weights": "new"}
 
 
-def killed_at(number, work, *arguments):
-    """Runs a function in a process that is killed before its `number`-th change on disk. Returns whether it was."""
-    child = os.fork()
-    if child == 0:
-        left = [number]
-
-        def count(event, details):
-            is_change = event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")
-            if is_change or event == "open" and isinstance(details[1], str) and details[1][0] in "wxar+":
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        try:
-            work(*arguments)
-        finally:
-            os._exit(0)
-    return os.waitpid(child, 0)[1] == signal.SIGKILL
-
-
-def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path):
+def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path, killed_at):
     outcomes = set()
     for number in range(1000):
         folder = tmp_path / str(number)
@@ -249,14 +258,14 @@ def test_a_killed_replacement_is_old_or_new_or_refused(tmp_path):
             assert text == "old" or not (folder / "context").exists()
         pack(folder, "newest", "config.json")
         assert contents(folder) == {"config.json": "newest"}
-        assert sorted(path.name for path in folder.iterdir()) == [".cde-hf.lock", "config.json", MANIFEST]
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", MANIFEST]
         if not was_killed:
             break
     assert number > 20
     assert outcomes == {"old", "new", "refused"}
 
 
-def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path):
+def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path, killed_at):
     for number in range(1000):
         folder = tmp_path / str(number)
         was_killed = killed_at(number, pack, folder, "new", "config.json", "weights")
@@ -266,7 +275,7 @@ def test_a_first_save_that_was_killed_leaves_nothing_behind(tmp_path):
             break
 
 
-def test_a_killed_write_of_a_file_leaves_nothing_behind(tmp_path):
+def test_a_killed_write_of_a_file_leaves_nothing_behind(tmp_path, killed_at):
     path = tmp_path / "scores.json"
     write_text(path, "old")
     for number in range(1000):

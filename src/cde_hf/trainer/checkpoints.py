@@ -14,8 +14,8 @@ from typing import Any
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
+from ..files import CHECKPOINT
 from ..processes import process_state
-from ..saving import CHECKPOINT
 
 
 logger = logging.get_logger(__name__)
