@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,22 +98,22 @@ def test_an_error_changes_nothing_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("verify", [False, True])
-def test_a_damaged_file_is_named(tmp_path, verify, monkeypatch):
-    monkeypatch.setattr("cde_hf.files._QUICKLY_HASHED", 10)
+def test_a_damaged_file_is_named(tmp_path, verify):
+    kind = replace(KIND, hashed_up_to=10)
     pack(tmp_path, "long enough", "big")
     pack_path = tmp_path / "big"
     pack_path.write_text("lang enough")
     if verify:
         with pytest.raises(ValueError, match="corrupt or incomplete: `.*big` has other contents.*Pack the box again"):
-            KIND.read(tmp_path, verify=True)
+            kind.read(tmp_path, verify=True)
     else:
-        KIND.read(tmp_path)
+        kind.read(tmp_path)
     pack_path.write_text("longer than before")
     with pytest.raises(ValueError, match="has 18 bytes, not 11"):
-        KIND.read(tmp_path, verify=verify)
+        kind.read(tmp_path, verify=verify)
     pack_path.unlink()
     with pytest.raises(ValueError, match="is missing"):
-        KIND.read(tmp_path, verify=verify)
+        kind.read(tmp_path, verify=verify)
 
 
 def test_a_small_file_is_always_hashed(tmp_path):

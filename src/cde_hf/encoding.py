@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,13 @@ class EncodedCorpus:
             The folder.
         manifest (`dict`):
             Origin of the vectors, number of documents, size of a shard, hash of the corpus.
+        model (`SentenceTransformer`, *optional*):
+            The model with the context of the vectors, if this process encoded the corpus.
     """
 
     folder: Path
     manifest: dict[str, Any]
+    model: SentenceTransformer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
@@ -148,12 +151,13 @@ def encode_corpus(
     document_ids, texts = ids_and_texts(documents)
     state = process_state()
     with _FOLDER.locked(folder) if state.is_main_process else nullcontext():
+        own = None
         if state.is_main_process:
-            _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
+            own = _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
             unfinished = EncodedCorpus(folder, _FOLDER.read_manifest(folder)).unfinished
         state.wait_for_everyone()
         encoded = EncodedCorpus(folder, _FOLDER.read_manifest(folder))
-        model = with_context(model, encoded.context, encoded.origin.settings)
+        model = with_context(model, encoded.context, encoded.origin.settings) if own is None else own
         if vector_origin(model) != encoded.origin:
             raise ValueError(
                 f"`{folder}` was started with another model or setting: "
@@ -165,7 +169,7 @@ def encode_corpus(
             names = [path.name for path in unfinished]
             _FOLDER.write_manifest(folder, encoded.manifest, names=names, kept=encoded.manifest["files"])
     state.wait_for_everyone()
-    return EncodedCorpus.load(folder)
+    return replace(EncodedCorpus.load(folder), model=model)
 
 
 def _begin(
@@ -176,8 +180,11 @@ def _begin(
     *,
     shard_size: int,
     seed: int,
-) -> None:
-    """Writes what all shards share, or checks that the folder was started with the same."""
+) -> SentenceTransformer | None:
+    """
+    Writes what all shards share, and returns the model with its context. Or checks that the folder was started with
+    the same.
+    """
     wanted = {
         "num_documents": len(document_ids),
         "corpus_hash": _hash_corpus(document_ids, texts),
@@ -200,12 +207,13 @@ def _begin(
             if damage is not None:
                 logger.warning(f"`{path}` {damage}. It is encoded again.")
                 path.unlink(missing_ok=True)
-        return
+        return None
     model = with_own_context(model, texts, seed=seed)
     context = get_context(model)
     with _FOLDER.replacing(folder, {**wanted, "origin": vector_origin(model).to_dict()}) as new_folder:
         if context is not None:
             context.save(new_folder / _CONTEXT_FILE)
+    return model
 
 
 def _encode_shards(

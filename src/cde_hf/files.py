@@ -43,8 +43,6 @@ MANIFEST = "manifest.json"
 _LOCK = ".cde-hf.lock"
 _NEW = ".cde-hf.new"
 _JOURNAL = ".journal.json"
-# Files up to this size are hashed whenever a folder is opened, larger files if it is verified.
-_QUICKLY_HASHED = 1 << 24
 _FULL_DISK = re.compile(r"No space left|File too large|quota exceeded|requested and \d+ written", re.IGNORECASE)
 
 _locks: dict[str, IO[bytes]] = {}  # of this process, by path
@@ -74,6 +72,8 @@ class FolderKind:
             Files without which other libraries load nothing. The most important one is last.
         compared (`tuple[str, ...]`, *optional*):
             Endings of the files that [`FolderKind.read`] compares if it does not verify. Defaults to all files.
+        hashed_up_to (`int`, *optional*, defaults to 16 MiB):
+            Size of the largest file of which it compares the hash if it does not verify.
     """
 
     name: str
@@ -81,6 +81,7 @@ class FolderKind:
     remedy: str
     read_first: tuple[str, ...] = ()
     compared: tuple[str, ...] = ("",)
+    hashed_up_to: int = 1 << 24
 
     def refuse_foreign(self, folder: str | os.PathLike) -> None:
         """Refuses a folder that is neither empty nor of this kind."""
@@ -197,7 +198,7 @@ class FolderKind:
             folder (`str` or `os.PathLike`):
                 The folder.
             verify (`bool`, *optional*, defaults to `False`):
-                Whether to compare the hashes of all files. Otherwise, hashes of files up to 16 MiB, and sizes.
+                Whether to compare the hashes of all files. Otherwise, hashes of small files, and sizes.
         """
         manifest = self.read_manifest(folder)
         for name, description in manifest["files"].items():
@@ -241,7 +242,7 @@ class FolderKind:
 
     def check_file(self, path: Path, description: Mapping[str, Any], *, verify: bool = True) -> None:
         """Refuses a file that is not as the manifest describes it."""
-        damage = find_damage(path, description, verify=verify)
+        damage = find_damage(path, description, verify=verify or description["num_bytes"] <= self.hashed_up_to)
         if damage is not None:
             raise ValueError(f"The {self.name} is corrupt or incomplete: `{path}` {damage}. {self.remedy}")
 
@@ -331,13 +332,13 @@ def explained_full_disk(path: Path) -> Iterator[None]:
 
 
 def find_damage(path: Path, description: Mapping[str, Any], *, verify: bool = True) -> str | None:
-    """What is wrong with a file that a manifest describes, in words. A large file is only hashed to verify it."""
+    """What is wrong with a file that a manifest describes, in words. It is only hashed to verify it."""
     wanted = description["num_bytes"]
     if not path.is_file():
         return "is missing"
     if path.stat().st_size != wanted:
         return f"has {path.stat().st_size:,} bytes, not {wanted:,}"
-    if (verify or wanted <= _QUICKLY_HASHED) and describe(path) != description:
+    if verify and describe(path) != description:
         return "has other contents than were written"
     return None
 

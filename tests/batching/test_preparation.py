@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from datasets import Dataset
 
 from cde_hf.batching import BatchPlan, KMeansSettings, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
 from cde_hf.batching import surrogates as surrogates_module
+from cde_hf.batching.batch_plan import BATCH_PLAN
 
 
 def arrays_of(folder):
@@ -181,7 +183,8 @@ def test_a_flipped_byte_is_noticed(pairs, copied_plan, verify, monkeypatch):
     content[-100] ^= 1
     path.write_bytes(content)
     if verify:
-        monkeypatch.setattr("cde_hf.files._QUICKLY_HASHED", 10)  # as if it were large
+        kind = replace(BATCH_PLAN, hashed_up_to=10)  # as if it were large
+        monkeypatch.setattr("cde_hf.batching.batch_plan.BATCH_PLAN", kind)
         BatchPlan.load(copied_plan)
     with pytest.raises(ValueError, match=r"`.*clustering_queries.npy` has other contents than were written"):
         BatchPlan.load(copied_plan, verify=verify)
