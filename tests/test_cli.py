@@ -122,7 +122,7 @@ def test_verbose_shows_the_traceback_before_the_command_and_after_it(place, tmp_
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(tmp_path, monkeypatch):
-    def fail(path):
+    def fail(path, **kwargs):
         np.zeros(2).reshape(3)  # a `ValueError` that nobody raised on purpose
 
     monkeypatch.setattr("cde_hf.batching.BatchPlan.load", fail)
@@ -347,7 +347,7 @@ def test_mistakes_are_named_before_any_work_begins(tmp_path, retrieval_folders, 
             "Name the column of the documents in `text_column`, or with `--te",
         ),
         (["evaluate", "minilm", "--corpus", table, "--text-column", "x"], "has no column of texts `x`"),
-        (["contextualize", "minilm", corpus, mine], "exists and is not an empty folder"),
+        (["contextualize", "minilm", corpus, mine], "for the checkpoint, but has files such as"),
         (["index", "minilm", corpus, mine], "holds files that do not belong to an index, such as ['notes.txt']"),
     ):
         with pytest.raises(SystemExit):

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .data import Corpus, check_counts, check_positive, check_seed, load_documents
+from .files import CHECKPOINT, write_text
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
 from .modeling.corpus_part import CorpusPart, WholeTextTransformer
@@ -44,10 +45,15 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
     """
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Saves the model with the code that it needs without this package."""
-        super().save(path, *args, **kwargs)
-        name_shipped_code(path)
-        rewrite_file(Path(path) / "README.md", _ask_for_remote_code)
+        """
+        Saves the model with the code that it needs without this package.
+
+        The folder must be new, empty, or the folder of an older checkpoint, which is replaced as a whole.
+        """
+        with CHECKPOINT.replacing(path) as new_folder:
+            super().save(str(new_folder), *args, **kwargs)
+            name_shipped_code(new_folder)
+            rewrite_file(new_folder / "README.md", _ask_for_remote_code)
 
 
 def contextualize(
@@ -343,11 +349,8 @@ def _ask_for_remote_code(card: str) -> str:
 
 def rewrite_file(path: Path, change: Callable[[str], str]) -> None:
     """Changes the text of a file, if it exists."""
-    if not path.is_file():
-        return
-    temporary_path = path.with_name(f".{path.name}.new")
-    temporary_path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
-    os.replace(temporary_path, path)
+    if path.is_file():
+        write_text(path, change(path.read_text(encoding="utf-8")))
 
 
 __all__ = [

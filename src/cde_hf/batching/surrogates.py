@@ -7,6 +7,7 @@ started by accelerate, take the shards in turn.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -20,6 +21,7 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from ..data import check_counts, check_seed
+from ..files import explained_full_disk
 from ..processes import process_state
 
 
@@ -190,8 +192,13 @@ def write_vectors(
         stop = min(start + SHARD_SIZE, num_rows)
         texts = read_texts(start, stop)
         if texts:
-            vectors[offsets[start] : offsets[stop]] = _checked(surrogate.encode(texts, side), len(texts), surrogate)
-            vectors.flush()
+            rows = _checked(surrogate.encode(texts, side), len(texts), surrogate).astype(dtype)
+            # Not through the memory map: a full disk would end the process with a signal.
+            with explained_full_disk(path), path.open("r+b") as file:
+                file.seek(vectors.offset + int(offsets[start]) * surrogate.dim * rows.itemsize)
+                file.write(rows.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
         _marker(path, start).touch()
     state.wait_for_everyone()
 
@@ -199,14 +206,15 @@ def write_vectors(
 def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
     if path.exists():
         try:
-            vectors = np.load(path, mmap_mode="r+")
+            vectors = np.load(path, mmap_mode="r")
             if vectors.shape == shape and vectors.dtype == dtype:
                 return vectors
         except ValueError:
             pass  # interrupted while it was created, so no shard is complete
         for marker in path.parent.glob(f"{path.stem}.*.done"):
             marker.unlink()
-    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with explained_full_disk(path):
+        return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
 def _marker(path: Path, start: int) -> Path:

@@ -15,8 +15,10 @@ def prepare(args: argparse.Namespace) -> None:
     """Makes a batch plan."""
     from .. import docstring_split, prepare_batch_plan
     from ..batching import KMeansSettings, format_statistics
+    from ..batching.batch_plan import BATCH_PLAN
     from ..data import PairSource, load_sources, parse_columns
 
+    BATCH_PLAN.refuse_foreign(args.plan)  # before the data is read
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
@@ -40,7 +42,7 @@ def inspect(args: argparse.Namespace) -> None:
     from .. import BatchPlan
     from ..batching import format_statistics, write_inspection_page
 
-    plan = BatchPlan.load(args.plan)
+    plan = BatchPlan.load(args.plan, verify=args.verify)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
     say(format_statistics(plan))
@@ -101,6 +103,7 @@ def add_inspect(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf inspect plan --html plan.html",
     )
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
+    command.add_argument("--verify", action="store_true", help="compare the hashes of all files, not only their sizes")
     command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
     command.set_defaults(run=inspect)
 

@@ -99,13 +99,14 @@ def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
 def contextualize(args: argparse.Namespace) -> None:
     """Adapts a sentence-transformers model to a corpus."""
     from .. import contextualize as contextualize_model
+    from .. import save_with_context
+    from ..files import CHECKPOINT
 
-    if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
-        raise FileExistsError(f"`{args.output}` exists and is not an empty folder. Remove it or choose another one.")
-    model = load_model(args.model, args)
-    sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
-    contextualized = contextualize_model(model, read_corpus(args.corpus, args), seed=args.seed, **sizes)
-    contextualized.save(str(args.output))
+    with CHECKPOINT.locked(args.output):
+        corpus = read_corpus(args.corpus, args)
+        model = load_model(args.model, args)
+        sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
+        save_with_context(contextualize_model(model, corpus, seed=args.seed, **sizes), args.output)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 

@@ -12,7 +12,9 @@ def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from .. import export_onnx as export
     from .. import set_context
+    from ..onnx import ONNX
 
+    ONNX.refuse_foreign(args.output)  # before the model is read
     model = load_model(args.model, args)
     if args.context is not None:
         set_context(model, read_corpus(args.context, args), seed=args.seed)
@@ -63,17 +65,20 @@ def convert(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
     from .. import CDEModel, Prompts, save_checkpoint
+    from ..files import CHECKPOINT
 
-    model = CDEModel.from_pretrained(args.source)
-    tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-    if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
-        model.save_pretrained(args.destination)
-        say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
-    else:
-        prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
-        # The code of the released checkpoints is not needed, so it is neither run nor asked for.
-        tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
-        save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
+    with CHECKPOINT.locked(args.destination):
+        model = CDEModel.from_pretrained(args.source)
+        tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+        if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
+            with CHECKPOINT.replacing(args.destination) as new_folder:
+                model.save_pretrained(new_folder)
+            say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
+        else:
+            prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
+            # The code of the released checkpoints is not needed, so it is neither run nor asked for.
+            tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
+            save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
     say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 

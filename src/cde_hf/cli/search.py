@@ -4,6 +4,7 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,21 +41,22 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from .. import ContextualIndex
     from ..encoding import EncodedCorpus
-    from ..index.folder import check_folder
+    from ..index.storage import INDEX
     from ..processes import process_state
 
-    check_folder(args.output)
-    model = _contextual_model(args)
-    is_encoded = EncodedCorpus.exists(args.corpus)
-    work = args.output.with_name(f"{args.output.name}.partial")
-    encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
-    if process_state().is_main_process:
-        built = ContextualIndex.from_encoded(model, encoded, kind=args.kind)
-        built.save(args.output)
-        if not is_encoded:
-            shutil.rmtree(work)
-        trust = " --trust-remote-code" if args.trust_remote_code else ""
-        say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
+    is_main = process_state().is_main_process
+    with INDEX.locked(args.output) if is_main else nullcontext():
+        model = _contextual_model(args)
+        is_encoded = EncodedCorpus.exists(args.corpus)
+        work = args.output / ".cde-hf.encoded"
+        encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
+        if is_main:
+            built = ContextualIndex.from_encoded(encoded.model or model, encoded, kind=args.kind)
+            built.save(args.output)
+            if not is_encoded:
+                shutil.rmtree(work)
+            trust = " --trust-remote-code" if args.trust_remote_code else ""
+            say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
 
 
 def search(args: argparse.Namespace) -> None:
@@ -64,7 +66,7 @@ def search(args: argparse.Namespace) -> None:
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
-    found = ContextualIndex.load(args.index, load_model(name, args))
+    found = ContextualIndex.load(args.index, load_model(name, args), verify=args.verify)
     plain = _index_without_context(found, args) if args.side_by_side else None
     queries = [args.query] if args.query is not None else _typed_queries()
     for query in queries:
@@ -92,13 +94,14 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
     """Loads an index of the same documents without a context, which is built next to the index on first use."""
     from .. import ContextualIndex
+    from ..contextual_models import without_context
 
     if found.origin.context is None:
         raise ValueError(
             f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
         )
     folder = args.index.with_name(f"{args.index.name}.no-context")
-    model = found.model_without_context()
+    model = without_context(found.model)
     if ContextualIndex.exists(folder):
         plain = ContextualIndex.load(folder, model)
         if plain.document_ids == found.document_ids:
@@ -220,6 +223,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
         help="also show the results without a context; the first time, this encodes the documents again",
     )
     command.add_argument("--model", help="model of the index, if it was moved")
+    command.add_argument("--verify", action="store_true", help="first compare the hashes of all files of the index")
     add_trust_argument(command)
     command.set_defaults(run=search)
 

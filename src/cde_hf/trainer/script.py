@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..batching.batch_plan import BATCH_PLAN
 from ..batching.preparation import DEFAULT_CLUSTER_SIZE
 from ..data import (
     PairSource,
@@ -30,6 +32,7 @@ from ..modeling import CDEConfig
 from ..processes import process_state
 from ..saving import model_path
 from .arguments import ContextualTrainingArguments
+from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
 from .trainer import ContextualContrastiveTrainer
 
@@ -260,6 +263,13 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
+    if script.plan is not None:
+        BATCH_PLAN.refuse_foreign(script.plan)
+    with locked_output(args.output_dir):
+        _train(script, args, state)
+
+
+def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
