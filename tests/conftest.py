@@ -10,6 +10,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import resource
+import shutil
+import signal
+import subprocess
+import sys
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -147,6 +151,69 @@ def full_disk():
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
     return limit
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """Function that mounts an empty file system of a number of bytes on a new folder. Skips where it may not."""
+    folders = []
+
+    def make(name, num_bytes):
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(folder)]
+        if shutil.which("mount") is None:
+            pytest.skip("there is no command `mount`")
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            pytest.skip(f"nothing can be mounted here: {result.stderr.strip()}")
+        folders.append(folder)
+        return folder
+
+    yield make
+    for folder in folders:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def is_change(event, details):
+    """Whether what Python reports is a change on disk."""
+    is_opened = event == "open" and isinstance(details[1], str)
+    return (
+        event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir") or is_opened and bool(set(details[1]) & set("wxa"))
+    )
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """
+    Function that runs another one in a forked process, which is killed before its `number`-th change on disk, and
+    returns whether it was. Python reports all files that it opens to write, renames and removes.
+    """
+    monkeypatch.setattr("os.fsync", lambda file: None)  # only a power cut would show the difference
+
+    def run(number, work, *arguments, counts=is_change):
+        child = os.fork()
+        if child != 0:
+            status = os.waitpid(child, 0)[1]
+            assert status in (0, signal.SIGKILL), "the work failed"
+            return status == signal.SIGKILL
+        left = number
+
+        def count(event, details):
+            nonlocal left
+            if counts(event, details):
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            work(*arguments)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    return run
 
 
 @pytest.fixture

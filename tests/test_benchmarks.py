@@ -59,6 +59,14 @@ def test_only_a_whole_run_says_how_long_it_took(report):
 
 
 @pytest.mark.slow
+def test_the_load_of_a_tiny_index_is_measured(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "load.py", "--documents", "100", "--changes", "20"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("100 |") == 8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("script", TINY_RUNS)
 def test_a_tiny_run_writes_a_table(tmp_path, report, script):
     command = [sys.executable, ROOT / "benchmarks" / script, *TINY_RUNS[script].split()]

@@ -122,7 +122,7 @@ def test_verbose_shows_the_traceback_before_the_command_and_after_it(place, tmp_
 
 
 def test_a_fault_of_our_own_keeps_its_traceback(tmp_path, monkeypatch):
-    def fail(path):
+    def fail(path, **kwargs):
         np.zeros(2).reshape(3)  # a `ValueError` that nobody raised on purpose
 
     monkeypatch.setattr("cde_hf.batching.BatchPlan.load", fail)
@@ -216,6 +216,12 @@ def test_evaluate_shows_the_model_and_what_it_has_to_beat(retrieval_folders, tmp
         assert row in output, output
     assert "differs significantly from minilm (paired" in output
     assert Row("minilm whitened", "animals") in Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
+
+
+def test_evaluate_takes_a_file_of_pairs(tmp_path, capsys):
+    (tmp_path / "faq.csv").write_text("question,document\nwho barks,The dog.\nwho purrs,The cat.\n")
+    main(["evaluate", "minilm", "--data", str(tmp_path / "faq.csv"), "--columns", "query=question"])
+    assert "| ndcg@10 | faq | mean |" in capsys.readouterr().out
 
 
 def test_evaluate_refuses_two_contexts_of_the_same_name(retrieval_folders, tmp_path, capsys):
@@ -326,12 +332,22 @@ def test_mistakes_are_named_before_any_work_begins(tmp_path, retrieval_folders, 
     (tmp_path / "corpus.txt").write_text("The cat sleeps.\nThe dog barks.\n")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("do not lose me")
-    corpus, mine = str(tmp_path / "corpus.txt"), str(tmp_path / "mine")
+    (tmp_path / "table.tsv").write_text("one\ttwo\na\tb\n")
+    corpus, table, mine = (str(tmp_path / name) for name in ("corpus.txt", "table.tsv", "mine"))
     monkeypatch.setattr("sentence_transformers.SentenceTransformer.__init__", lambda *args, **kwargs: 1 / 0)
     for arguments, message in (
         (["evaluate", "minilm", "--data", *retrieval_folders, "--metrics", "ndgc@10"], "There is no metric `ndgc@10`"),
         (["evaluate", "minilm", "--data", "nfcorpus"], "There is no folder `nfcorpus`"),
-        (["contextualize", "minilm", corpus, mine], "exists and is not an empty folder"),
+        (
+            ["evaluate", "minilm", "--data", "pairs.csv", "--columns", "query"],
+            "pairs such as query=question, got `query`",
+        ),
+        (
+            ["evaluate", "minilm", "--corpus", table],
+            "Name the column of the documents in `text_column`, or with `--te",
+        ),
+        (["evaluate", "minilm", "--corpus", table, "--text-column", "x"], "has no column of texts `x`"),
+        (["contextualize", "minilm", corpus, mine], "for the checkpoint, but has files such as"),
         (["index", "minilm", corpus, mine], "holds files that do not belong to an index, such as ['notes.txt']"),
     ):
         with pytest.raises(SystemExit):

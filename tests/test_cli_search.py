@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, ContextualIndex, save_checkpoint
+from cde_hf import CDEModel, contextual_models, save_checkpoint
 from cde_hf.cli import main
 from cde_hf.encoding import EncodedCorpus
-from cde_hf.index import folder as index_folder
 
 
 @pytest.fixture
@@ -52,6 +51,28 @@ def test_documents_cannot_control_the_terminal(tmp_path, capsys):
     assert "red [31malert sounds" in output and output.replace("\n", "").isprintable()
 
 
+def test_the_column_of_a_table_is_named(tmp_path, capsys):
+    path, folder = tmp_path / "corpus.csv", str(tmp_path / "index")
+    path.write_text('id,body,summary\n007,"The cat sleeps,\nquietly.",a\n008,The dog barks.,b\n')
+    with pytest.raises(SystemExit):
+        main(["index", "minilm", str(path), folder])
+    error = capsys.readouterr().err
+    assert "its columns of texts are ['id', 'body', 'summary']. Name the column of the documents in" in error
+    main(["index", "minilm", str(path), folder, "--text-column", "body"])
+    main(["search", folder, "Who sleeps?", "--depth", "1"])
+    output = capsys.readouterr().out
+    assert "2 documents" in output and "007  The cat sleeps, quietly." in output
+
+
+def test_half_of_a_character_is_one_line_that_names_the_document(tmp_path, capsys):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "fine"}\n{"text": "sad \\ud83d face"}\n')
+    for command in ("index", "encode"):
+        with pytest.raises(SystemExit):
+            main([command, "minilm", str(path), str(tmp_path / "out")])
+        assert "cde-hf: Line 2 of `" in (error := capsys.readouterr().err) and "has half of a character" in error
+
+
 def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
     main(["search", index, "--depth", "1"])
@@ -59,19 +80,31 @@ def test_queries_are_read_until_the_input_ends(index, capsys, monkeypatch):
     assert output.count(">") == 4 and "cat" in output and "owl" in output
 
 
-def test_a_search_hashes_every_file_of_the_index_once(index, capsys, monkeypatch):
-    hashed = []
-
-    def count(path):
-        hashed.append(path.name)
-        return describe(path)
-
-    describe = index_folder._describe
-    monkeypatch.setattr(index_folder, "_describe", count)
-    ContextualIndex.read_model_name(index)
-    assert hashed == []
+def test_a_search_hashes_the_files_of_the_index_only_to_verify_them(index, capsys):
+    main(["search", index, "Who sleeps on the sofa?", "--verify"])
+    path = next(Path(index).rglob("vectors.npy"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
     main(["search", index, "Who sleeps on the sofa?"])
-    assert sorted(hashed) == sorted(path.name for path in Path(index).iterdir() if path.name != "manifest.json")
+    with pytest.raises(SystemExit):
+        main(["search", index, "Who sleeps on the sofa?", "--verify"])
+    assert "vectors.npy` has other contents than were written" in capsys.readouterr().err
+
+
+def test_a_model_gets_the_context_of_its_index_once(corpus_file, tmp_path, monkeypatch):
+    built = []
+
+    def count(*args):
+        built.append(args)
+        return rebuild(*args)
+
+    rebuild = contextual_models.rebuild
+    monkeypatch.setattr(contextual_models, "rebuild", count)
+    main(["index", "minilm", corpus_file, str(tmp_path / "index"), "--contextualize"])
+    assert len(built) == 2  # the contextual model, and the same with a context
+    main(["search", str(tmp_path / "index"), "Who barks?"])
+    assert len(built) == 3
 
 
 def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):
@@ -107,7 +140,7 @@ def test_a_contextual_checkpoint_is_indexed_and_found_again_by_its_path(corpus_f
     assert f"`cde-hf search {tmp_path / 'index'} --trust-remote-code`" in capsys.readouterr().out
     main(["search", str(tmp_path / "index"), "Who barks?", "--trust-remote-code", "--side-by-side"])
     assert "dog" in capsys.readouterr().out
-    assert not (tmp_path / "index.partial").exists()
+    assert not list((tmp_path / "index").glob(".*"))
 
 
 def test_an_absent_index_is_one_line(tmp_path, capsys):

@@ -71,7 +71,7 @@ def test_finished_shards_are_not_redone(model, tmp_path):
     content = pq.read_table(lost)
     lost.unlink()
     with pytest.raises(
-        ValueError, match=r"1 of 3 shards .* are missing, such as shard-00001.*resumes after the finished shards"
+        ValueError, match=r"1 of 3 shards .* are missing, such as shard-00001.*keeps the finished shards"
     ):
         EncodedCorpus.load(tmp_path / "out")
     encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
@@ -95,27 +95,39 @@ def test_another_corpus_setting_context_or_model_is_refused(model, minilm, tmp_p
 
 
 def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
-    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
-    encoded.paths[0].write_bytes(b"corrupt")
-    with pytest.raises(
-        ValueError, match="shard-00000-of-00003.parquet` is corrupt or incomplete .* Remove it and encode"
-    ):
-        list(encoded.shards())
-    (tmp_path / "out" / "encoding.json").write_text("{")
-    with pytest.raises(ValueError, match="encoding.json` is corrupt or incomplete .* Encode the corpus again"):
+    encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="manifest.json` is corrupt, or not from this version .* Run `cde-hf encode"):
         EncodedCorpus.load(tmp_path / "out")
-    (tmp_path / "out" / "encoding.json").write_text("{}")
-    with pytest.raises(ValueError, match="is of version None, but this package reads version 2"):
-        EncodedCorpus.load(tmp_path / "out")
-    with pytest.raises(FileNotFoundError, match="holds no encoded corpus. Make one with `cde-hf encode"):
+    with pytest.raises(FileNotFoundError, match="holds no encoded corpus. Run `cde-hf encode"):
         EncodedCorpus.load(tmp_path)
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="holds files but no encoded corpus"):
+    with pytest.raises(ValueError, match="is no folder of this package for the encoded corpus, but has files such as"):
         encode_corpus(model, CORPUS, tmp_path)
     with pytest.raises(ValueError, match="at least one document, got none"):
         encode_corpus(model, [], tmp_path / "none")
-    with pytest.raises(ValueError, match="`shard_size` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="`shard_size` must be an integer of at least 1, got 0"):
         encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)
+
+
+@pytest.mark.parametrize("name", ["shard-00001-of-00003.parquet", "context.safetensors"])
+def test_a_flipped_byte_is_noticed(model, tmp_path, name):
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    path = tmp_path / "out" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=f"`.*{name}` has other contents than were written. Run `cde-hf encode"):
+        assert encoded.context and list(encoded.shards())
+
+
+def test_a_damaged_shard_is_encoded_again(model, tmp_path):
+    path = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2).paths[1]
+    before = path.read_bytes()
+    path.write_bytes(before[::-1])
+    encoded = encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
+    assert path.read_bytes() == before
+    assert len(list(encoded.shards())) == 3
 
 
 # Killed in the middle of the second shard.
@@ -144,8 +156,9 @@ SCRIPT = """
 
 
 def test_an_encoding_that_was_killed_before_it_began_begins_anew(model, tmp_path):
-    (tmp_path / "out" / "tmpabcdefgh").mkdir(parents=True)
-    (tmp_path / "out" / "context.safetensors").write_text("half")
+    (tmp_path / "out" / ".cde-hf.new").mkdir(parents=True)
+    (tmp_path / "out" / ".cde-hf.lock").touch()
+    (tmp_path / "out" / ".cde-hf.new" / "context.safetensors").write_text("half")
     assert len(encode_corpus(model, CORPUS, tmp_path / "out")) == 5
 
 
@@ -167,7 +180,7 @@ def test_a_full_disk_keeps_what_is_finished(model, tmp_path, full_disk):
     encoded.paths[2].unlink()
     with (
         full_disk(1000),
-        pytest.raises(OSError, match=r"shard-00002.* could not be written \(.*Finished shards are kept"),
+        pytest.raises(OSError, match=r"shard-00002.* could not be written: the disk is full .*complete is unchanged"),
     ):
         encode_corpus(model, CORPUS, tmp_path / "out", shard_size=2)
     assert sorted((tmp_path / "out").glob("*.parquet")) == encoded.paths[:2]

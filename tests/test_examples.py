@@ -85,7 +85,7 @@ def test_train(tmp_path):
 def test_train_on_two_processes(tmp_path, launcher):
     run("train.py", *TINY_TRAINING, folder=tmp_path, launcher=launcher)
     check_trained_model(tmp_path / "model")
-    manifest = json.loads((tmp_path / "model" / "checkpoint-2" / "checkpoint_manifest.json").read_text())
+    manifest = json.loads((tmp_path / "model" / "checkpoint-2" / "manifest.json").read_text())
     assert manifest["run"]["num_processes"] == 2
 
 

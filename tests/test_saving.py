@@ -312,7 +312,9 @@ def test_gradients_flow_in_training(model):
 def test_foreign_files_are_neither_deleted_nor_replaced(checkpoint, tmp_path):
     model, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
     (tmp_path / "modules.json").write_text("years of work")
-    with pytest.raises(ValueError, match="has files that a checkpoint would replace: modules.json"):
+    with pytest.raises(
+        ValueError, match=r"for the checkpoint, but has files such as \['modules.json'\]. Nothing was written"
+    ):
         save_checkpoint(model, tokenizer, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["modules.json"]
     save_checkpoint(model, tokenizer, tmp_path / "model")

@@ -20,7 +20,8 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .data import Corpus, load_documents
+from .data import Corpus, check_counts, check_positive, check_seed, load_documents
+from .files import CHECKPOINT, write_text
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
 from .modeling.corpus_part import CorpusPart, WholeTextTransformer
@@ -44,10 +45,15 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
     """
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Saves the model with the code that it needs without this package."""
-        super().save(path, *args, **kwargs)
-        name_shipped_code(path)
-        rewrite_file(Path(path) / "README.md", _ask_for_remote_code)
+        """
+        Saves the model with the code that it needs without this package.
+
+        The folder must be new, empty, or the folder of an older checkpoint, which is replaced as a whole.
+        """
+        with CHECKPOINT.replacing(path) as new_folder:
+            super().save(str(new_folder), *args, **kwargs)
+            name_shipped_code(new_folder)
+            rewrite_file(new_folder / "README.md", _ask_for_remote_code)
 
 
 def contextualize(
@@ -90,6 +96,7 @@ def contextualize(
     Returns:
         `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
+    _check_settings(size, seed, frequency_scale, corpus_dim)
     model = load_if_path(model)
     modules: OrderedDict[str, Module] = OrderedDict(model.named_children())
     old_settings: dict[str, Any] = {}
@@ -116,6 +123,16 @@ def contextualize(
     contextualized = rebuild(model, modules, ContextualizedSentenceTransformer)
     set_context(contextualized, corpus, size=size, seed=seed)
     return contextualized
+
+
+def _check_settings(
+    size: int | None, seed: int, frequency_scale: float | None = None, corpus_dim: int | None = None
+) -> None:
+    check_counts(size=size)
+    check_seed(seed)
+    check_positive(frequency_scale=frequency_scale)
+    if corpus_dim is not None and (corpus_dim < 0 or corpus_dim == 1):
+        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim}.")
 
 
 def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float | None, default_scale: float) -> None:
@@ -208,6 +225,7 @@ def set_context(
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
     """
+    _check_settings(size, seed)
     module = find_contextual_module(model)
     if module is None:
         kinds = ", ".join(type(module).__name__ for module in model.children())
@@ -331,11 +349,8 @@ def _ask_for_remote_code(card: str) -> str:
 
 def rewrite_file(path: Path, change: Callable[[str], str]) -> None:
     """Changes the text of a file, if it exists."""
-    if not path.is_file():
-        return
-    temporary_path = path.with_name(f".{path.name}.new")
-    temporary_path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
-    os.replace(temporary_path, path)
+    if path.is_file():
+        write_text(path, change(path.read_text(encoding="utf-8")))
 
 
 __all__ = [

@@ -4,6 +4,7 @@ Encodes a corpus into a folder of Parquet files, on any number of processes, and
 1. The main process fixes the context and writes it to the folder, together with the hash of the corpus and the model.
 2. The corpus is split into shards. Each of `n` processes takes every n-th shard, encodes it and writes one Parquet
    file with the columns `id`, `text` and `vector`. A file gets its final name when it is complete.
+3. The main process adds the hashes of the files to the manifest.
 
 A second run skips finished shards. It refuses a folder of another corpus or model. `accelerate launch` starts the
 processes, on one machine or on several machines that share the folder.
@@ -12,7 +13,8 @@ processes, on one machine or on several machines that share the folder.
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,8 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from .contextual_models import get_context, with_context, with_own_context
-from .data import Corpus, ids_and_texts
+from .data import Corpus, check_counts, check_seed, ids_and_texts
+from .files import FolderKind, atomic_file, find_damage
 from .modeling import Context
 from .processes import process_state
 from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
@@ -34,12 +37,8 @@ from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, v
 
 logger = logging.get_logger(__name__)
 
-FORMAT_VERSION = 2
-MANIFEST = "encoding.json"
-
+_FOLDER = FolderKind("encoded corpus", 3, "Run `cde-hf encode MODEL CORPUS FOLDER`, which keeps undamaged shards.")
 _CONTEXT_FILE = "context.safetensors"
-# What a killed first step may leave behind: the context, its temporary folder, the unfinished manifest.
-_FIRST_FILES = (_CONTEXT_FILE, "tmp", f"{MANIFEST}.new")
 
 
 @dataclass(frozen=True)
@@ -52,28 +51,30 @@ class EncodedCorpus:
             The folder.
         manifest (`dict`):
             Origin of the vectors, number of documents, size of a shard, hash of the corpus.
+        model (`SentenceTransformer`, *optional*):
+            The model with the context of the vectors, if this process encoded the corpus.
     """
 
     folder: Path
     manifest: dict[str, Any]
+    model: SentenceTransformer | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
         """Opens a folder and refuses one with missing shards."""
-        folder = Path(folder)
-        encoded = cls(folder, _read_manifest(folder))
-        missing = [path.name for path in encoded.paths if not path.exists()]
+        encoded = cls(Path(folder), _FOLDER.read_manifest(folder))
+        missing = encoded.unfinished
         if missing:
             raise ValueError(
-                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are missing, such as {missing[0]}. "
-                "Encode the corpus into this folder again, which resumes after the finished shards."
+                f"{len(missing)} of {len(encoded.paths)} shards of `{folder}` are missing, such as "
+                f"{missing[0].name}. Encode the corpus into this folder again, which keeps the finished shards."
             )
         return encoded
 
     @staticmethod
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an encoded corpus, finished or not."""
-        return (Path(folder) / MANIFEST).exists()
+        return _FOLDER.is_in(folder)
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -88,7 +89,10 @@ class EncodedCorpus:
     def context(self) -> Context | None:
         """The context of the vectors."""
         path = self.folder / _CONTEXT_FILE
-        return Context.load(path) if path.exists() else None
+        if path.name not in self.manifest["files"]:
+            return None
+        _FOLDER.check_file(path, self.manifest["files"][path.name])
+        return Context.load(path)
 
     @property
     def paths(self) -> list[Path]:
@@ -96,16 +100,16 @@ class EncodedCorpus:
         num_shards = -(-len(self) // self.manifest["shard_size"])
         return [self.folder / f"shard-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
 
+    @property
+    def unfinished(self) -> list[Path]:
+        """The files that are missing, or not in the manifest yet."""
+        return [path for path in self.paths if path.name not in self.manifest["files"] or not path.exists()]
+
     def shards(self) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
-        """Ids, texts and vectors of shape `(num_documents, dim)`, file by file."""
+        """Ids, texts and vectors of shape `(num_documents, dim)`, file by file. Compares the hash of each file."""
         for path in self.paths:
-            try:
-                table = pq.read_table(path)
-            except (pa.ArrowInvalid, OSError) as error:
-                raise ValueError(
-                    f"`{path}` is corrupt or incomplete ({error}). Remove it and encode the corpus into this folder "
-                    "again."
-                ) from error
+            _FOLDER.check_file(path, self.manifest["files"][path.name])
+            table = pq.read_table(path)
             vectors = table["vector"].combine_chunks()
             matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
             yield table["id"].to_pylist(), table["text"].to_pylist(), matrix
@@ -141,27 +145,31 @@ def encode_corpus(
     Returns:
         `EncodedCorpus`: The corpus with its vectors.
     """
-    if shard_size < 1:
-        raise ValueError(f"`shard_size` must be at least 1, got {shard_size}. Use 8192 if in doubt.")
+    check_counts(batch_size=batch_size, shard_size=shard_size)
+    check_seed(seed)
     folder = Path(folder)
     document_ids, texts = ids_and_texts(documents)
     state = process_state()
-    if state.is_main_process:
-        _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
+    with _FOLDER.locked(folder) if state.is_main_process else nullcontext():
+        own = None
+        if state.is_main_process:
+            own = _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
+            unfinished = EncodedCorpus(folder, _FOLDER.read_manifest(folder)).unfinished
+        state.wait_for_everyone()
+        encoded = EncodedCorpus(folder, _FOLDER.read_manifest(folder))
+        model = with_context(model, encoded.context, encoded.origin.settings) if own is None else own
+        if vector_origin(model) != encoded.origin:
+            raise ValueError(
+                f"`{folder}` was started with another model or setting: "
+                f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
+            )
+        _encode_shards(model, document_ids, texts, encoded, state, batch_size)
+        state.wait_for_everyone()
+        if state.is_main_process and unfinished:
+            names = [path.name for path in unfinished]
+            _FOLDER.write_manifest(folder, encoded.manifest, names=names, kept=encoded.manifest["files"])
     state.wait_for_everyone()
-    encoded = EncodedCorpus(folder, _read_manifest(folder))
-    model = with_context(model, encoded.context, encoded.origin.settings)
-    if vector_origin(model) != encoded.origin:
-        raise ValueError(
-            f"`{folder}` was started with another model or setting: "
-            f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
-        )
-    _encode_shards(model, document_ids, texts, encoded, state, batch_size)
-    state.wait_for_everyone()
-    if state.is_main_process:
-        for path in folder.glob(".shard-*.new"):  # left behind by killed processes
-            path.unlink()
-    return EncodedCorpus.load(folder)
+    return replace(EncodedCorpus.load(folder), model=model)
 
 
 def _begin(
@@ -172,16 +180,18 @@ def _begin(
     *,
     shard_size: int,
     seed: int,
-) -> None:
-    """Writes what all shards share, or checks that the folder was started with the same."""
+) -> SentenceTransformer | None:
+    """
+    Writes what all shards share, and returns the model with its context. Or checks that the folder was started with
+    the same.
+    """
     wanted = {
-        "format_version": FORMAT_VERSION,
         "num_documents": len(document_ids),
         "corpus_hash": _hash_corpus(document_ids, texts),
         "shard_size": shard_size,
     }
     if EncodedCorpus.exists(folder):
-        found = _read_manifest(folder)
+        found = _FOLDER.read_manifest(folder)
         context = get_context(model)
         wanted_context = context.hash if context is not None else found["origin"]["context"]
         for name, value in {**wanted, "context": wanted_context}.items():
@@ -192,17 +202,18 @@ def _begin(
                     "another one."
                 )
         logger.info(f"Resuming `{folder}`.")
-        return
-    if folder.exists() and any(not path.name.startswith(_FIRST_FILES) for path in folder.iterdir()):
-        raise ValueError(f"`{folder}` holds files but no encoded corpus. Give another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+        for path in EncodedCorpus(folder, found).paths:
+            damage = find_damage(path, found["files"][path.name]) if path.name in found["files"] else None
+            if damage is not None:
+                logger.warning(f"`{path}` {damage}. It is encoded again.")
+                path.unlink(missing_ok=True)
+        return None
     model = with_own_context(model, texts, seed=seed)
     context = get_context(model)
-    if context is not None:
-        context.save(folder / _CONTEXT_FILE)
-    facts = {**wanted, "origin": vector_origin(model).to_dict()}
-    (folder / f"{MANIFEST}.new").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    os.replace(folder / f"{MANIFEST}.new", folder / MANIFEST)
+    with _FOLDER.replacing(folder, {**wanted, "origin": vector_origin(model).to_dict()}) as new_folder:
+        if context is not None:
+            context.save(new_folder / _CONTEXT_FILE)
+    return model
 
 
 def _encode_shards(
@@ -248,34 +259,8 @@ def _write_shard(
             "vector": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1]),
         }
     ).replace_schema_metadata({"vector_origin": json.dumps(origin.to_dict())})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    try:
-        pq.write_table(table, temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise OSError(
-            f"`{path}` could not be written ({error}). Finished shards are kept: free some space and start again."
-        ) from error
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            f"`{folder}` holds no encoded corpus. Make one with `cde-hf encode MODEL CORPUS {folder}`."
-        ) from None
-    except ValueError as error:
-        raise ValueError(
-            f"`{folder / MANIFEST}` is corrupt or incomplete ({error}). Encode the corpus again."
-        ) from error
-    if manifest.get("format_version") != FORMAT_VERSION:
-        raise ValueError(
-            f"`{folder}` is of version {manifest.get('format_version')}, but this package reads version "
-            f"{FORMAT_VERSION}. Encode the corpus again."
-        )
-    return manifest
+    with atomic_file(path) as new_path:
+        pq.write_table(table, new_path)
 
 
 def _hash_corpus(document_ids: list[str], texts: Sequence[str]) -> str:

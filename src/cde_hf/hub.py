@@ -17,6 +17,8 @@ import re
 import shutil
 import tempfile
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from huggingface_hub.errors import HTTPError  # of whichever HTTP library it use
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
+from .files import write_text
 from .model_card import CardFacts, make_model_card, read_json, read_modules
 
 
@@ -123,21 +126,29 @@ def push_to_hub(
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo_id):
         raise ValueError(f"`repo_id` must be of the form `user/name`, got `{repo_id}`.")
     target = Path(dry_run) if dry_run is not None else None
-    if target is not None:
-        if target.exists():
-            raise FileExistsError(f"`{target}` exists. Remove it or give another folder for the dry run.")
-        target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent if target is not None else None) as temporary:
-        upload = Path(temporary) / "upload"
+    if target is not None and target.exists():
+        raise FileExistsError(f"`{target}` exists. Remove it or give another folder for the dry run.")
+    with tempfile.TemporaryDirectory() if target is None else _new_folder(target) as temporary:
+        upload = Path(temporary)
         _copy_checkpoint(Path(folder), upload)
         card = make_model_card(upload, repo_id, facts)
         if not _is_own_card(upload / _CARD):
-            (upload / _CARD).write_text(card, encoding="utf-8")
+            write_text(upload / _CARD, card)
         _refuse_tokens(upload, token)
         if target is not None:
-            os.replace(upload, target)
             return str(target)
         return _upload(upload, repo_id, private=private, token=token, revision=revision, message=commit_message)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Makes a folder, and removes it if an error occurs."""
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def _copy_checkpoint(folder: Path, target: Path) -> None:

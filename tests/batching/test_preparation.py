@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from datasets import Dataset
 
 from cde_hf.batching import BatchPlan, KMeansSettings, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
 from cde_hf.batching import surrogates as surrogates_module
+from cde_hf.batching.batch_plan import BATCH_PLAN
 
 
 def arrays_of(folder):
@@ -77,7 +79,8 @@ def test_finished_shards_are_not_encoded_again(pairs, plan, tmp_path, small_shar
     folder = tmp_path / "plan"
     with pytest.raises(KeyboardInterrupt):
         prepare_batch_plan(pairs, folder, surrogate=CountingSurrogate(dim=16, fails_after=300), cluster_size=30)
-    assert not folder.exists()
+    with pytest.raises(FileNotFoundError, match="holds no batch plan"):
+        BatchPlan.load(folder)
     surrogate = CountingSurrogate(dim=16)
     prepare_batch_plan(pairs, folder, surrogate=surrogate, cluster_size=30)
     assert surrogate.num_encoded == 480 - 340
@@ -169,21 +172,56 @@ def copied_plan(plan, tmp_path):
 def test_a_corrupt_array_is_refused(copied_plan):
     path = copied_plan / "clustering_queries.npy"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ValueError, match=r"is corrupt: `clustering_queries.npy` cannot be read.*Prepare it again"):
+    with pytest.raises(ValueError, match=r"plan is corrupt or incomplete: `.*clustering_queries.npy` has .* bytes"):
         BatchPlan.load(copied_plan)
 
 
-def test_clusters_of_the_wrong_length_are_refused(copied_plan):
-    np.save(copied_plan / "cluster_ids.npy", np.zeros(7, dtype=np.int32))
-    with pytest.raises(ValueError, match=r"`cluster_ids.npy` has the shape \[7\], but the manifest says \[240\]"):
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_flipped_byte_is_noticed(pairs, copied_plan, verify, monkeypatch):
+    path = copied_plan / "clustering_queries.npy"
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+    if verify:
+        kind = replace(BATCH_PLAN, hashed_up_to=10)  # as if it were large
+        monkeypatch.setattr("cde_hf.batching.batch_plan.BATCH_PLAN", kind)
         BatchPlan.load(copied_plan)
+    with pytest.raises(ValueError, match=r"`.*clustering_queries.npy` has other contents than were written"):
+        BatchPlan.load(copied_plan, verify=verify)
+    with pytest.raises(ValueError, match=r"`.*clustering_queries.npy` has other contents than were written"):
+        prepare_batch_plan(pairs, copied_plan, surrogate=TfidfSurrogate(dim=16), cluster_size=30)
 
 
 def test_another_version_is_refused(copied_plan):
     manifest = json.loads((copied_plan / "manifest.json").read_text())
     (copied_plan / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(ValueError, match="plan of version 99, but this package reads version 1"):
+    with pytest.raises(ValueError, match="holds: batch plan, version 99. This package reads: batch plan, version 2"):
         BatchPlan.load(copied_plan)
+
+
+def test_a_neighbour_of_the_folder_is_not_touched(pairs, tmp_path):
+    (tmp_path / "plan.partial").mkdir()
+    (tmp_path / "plan.partial" / "thesis.txt").write_text("years of work")
+    prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(dim=16), cluster_size=30)
+    assert (tmp_path / "plan.partial" / "thesis.txt").exists()
+
+
+def test_a_folder_of_others_is_refused(pairs, tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match=r"for the batch plan, but has files such as \['thesis.txt'\]. Nothing was"):
+        prepare_batch_plan(pairs, tmp_path)
+
+
+@pytest.mark.parametrize("num_bytes", [1_000, 5_000])
+def test_a_full_disk_is_named_and_the_run_resumes(pairs, plan, tmp_path, full_disk, num_bytes):
+    settings = {"surrogate": TfidfSurrogate(dim=16), "cluster_size": 30}
+    with (
+        full_disk(num_bytes),
+        pytest.raises(OSError, match="could not be written: the disk is full .*free some space"),
+    ):
+        prepare_batch_plan(pairs, tmp_path / "plan", **settings)
+    prepare_batch_plan(pairs, tmp_path / "plan", **settings)
+    assert_same_plan(tmp_path / "plan", plan.folder)
 
 
 def test_a_folder_without_plan_is_named(tmp_path):
@@ -230,6 +268,15 @@ def test_stopped_at_any_write_it_ends_with_the_same_plan(pairs, tmp_path, small_
     assert_same_plan(tmp_path / "plan", uninterrupted.folder)
 
 
+def test_a_mount_point_takes_a_plan_and_may_be_full(pairs, plan, tmp_path, mount):
+    settings = {"surrogate": TfidfSurrogate(dim=16), "cluster_size": 30}
+    prepare_batch_plan(pairs, mount("large", 1 << 20), **settings)
+    assert_same_plan(tmp_path / "large", plan.folder)
+    # A write through a memory map would end this process with a signal.
+    with pytest.raises(OSError, match="could not be written: the disk is full .*No space left.*free some space"):
+        prepare_batch_plan(pairs, mount("small", 1 << 15), **settings)
+
+
 PREPARE = """
 import sys
 from datasets import Dataset
@@ -253,4 +300,5 @@ def test_killed_at_any_moment_it_ends_with_the_same_plan(pairs, plan, tmp_path):
         process.wait()
     subprocess.run(command, check=True, capture_output=True)
     assert_same_plan(tmp_path / "plan", plan.folder)
-    assert not (tmp_path / "plan.partial").exists()
+    names = {path.name for path in (tmp_path / "plan").iterdir() if path.suffix != ".npy"}
+    assert names == {"manifest.json", "samples.json"}

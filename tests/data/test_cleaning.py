@@ -2,7 +2,7 @@
 
 import pytest
 
-from cde_hf.data.cleaning import BadRowCounter, BadRowError, make_pair, pair_digest
+from cde_hf.data.cleaning import BadRowError, CleaningReport, make_pair, pair_digest
 
 
 COLUMNS = {"query": ["query"], "document": ["document"], "negatives": ["negatives"], "domain": ["domain"]}
@@ -18,6 +18,8 @@ def test_a_good_row_stays_as_it_is():
     [
         ({"query": None}, "null"),
         ({"document": 3}, "wrong_type"),
+        ({"document": b"A dog."}, "wrong_type"),
+        ({"document": ["A dog."]}, "wrong_type"),
         ({"document": " \n\t"}, "empty"),
         ({"query": ""}, "empty"),
         ({"domain": None}, "null"),
@@ -62,12 +64,8 @@ def test_pairs_are_the_same_by_domain_query_and_document():
 
 
 def test_the_report_counts_by_kind_and_names_the_first():
-    counter = BadRowCounter()
-    counter.num_rows = 2000
-    for number in (3, 5):
-        counter.add("empty", f"line {number} of `faq.jsonl`")
-    counter.add("wrong_type", "row 7 of `faq.parquet`", count=1000)
-    report = counter.report()
+    places = {"empty": "line 3 of `faq.jsonl`", "wrong_type": "row 7 of `faq.parquet`"}
+    report = CleaningReport(2000, {"empty": 2, "wrong_type": 1000}, places)
     assert report.num_pairs == 998
     assert str(report) == (
         "1,002 of 2,000 rows are bad: 2 empty (first: line 3 of `faq.jsonl`); "

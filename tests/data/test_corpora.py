@@ -1,13 +1,14 @@
 """A corpus is a list of texts, texts by id, a dataset or a path, everywhere."""
 
 import gzip
+import json
 
 import numpy as np
 import pytest
 from datasets import Dataset, DatasetDict
 
-from cde_hf.data import RetrievalSet, save_retrieval_set
-from cde_hf.data.corpora import load_corpus, load_documents
+from cde_hf.data import RetrievalSet, save_retrieval_set, sources
+from cde_hf.data.corpora import ids_titles_and_texts, load_corpus, load_documents
 
 
 TEXTS = ["The cat sleeps.", "The dog barks."]
@@ -21,9 +22,51 @@ def test_a_text_file_has_a_document_a_line(tmp_path):
 
 def test_a_gzipped_jsonl_file_has_texts_or_documents(tmp_path):
     path = tmp_path / "corpus.jsonl.gz"
-    with gzip.open(path, "wt") as file:
-        file.write('{"title": "Cats", "text": "They purr."}\n{"document": "Dogs bark."}\n')
+    path.write_bytes(gzip.compress(b'{"title": "Cats", "text": "They purr."}\n{"text": "Dogs bark."}\n'))
     assert load_documents(path) == ["Cats They purr.", "Dogs bark."]
+    path.write_bytes(gzip.compress(b'{"query": "Who?", "document": "Dogs bark."}\n'))
+    assert load_documents(path) == ["Dogs bark."]
+
+
+TABLE = {"_id": ["007", "b"], "title": ["Cats", "Dogs"], "text": ["They purr, often.", "A dog\nbarks."]}
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.json", "c.csv", "c.tsv", "c.parquet", "saved", "folder", "beir"])
+def test_every_source_gives_the_same_corpus(tmp_path, name):
+    path, dataset = tmp_path / name, Dataset.from_dict(TABLE)
+    if not path.suffix and name != "saved":
+        path.mkdir()
+    writers = {
+        "c.jsonl": lambda: dataset.to_json(path),
+        "c.json": lambda: path.write_text(json.dumps(dataset.to_list())),
+        "c.csv": lambda: dataset.to_csv(path),
+        "c.tsv": lambda: dataset.to_csv(path, sep="\t"),
+        "c.parquet": lambda: dataset.to_parquet(path),
+        "saved": lambda: dataset.save_to_disk(path),
+        "folder": lambda: [dataset.select([row]).to_csv(path / f"{row}.csv") for row in range(2)],
+        "beir": lambda: [dataset.to_csv(path / "corpus.csv"), (path / "queries.csv").write_text("_id,text\n")],
+    }
+    writers[name]()
+    assert load_corpus(path) == {"007": "Cats They purr, often.", "b": "Dogs A dog\nbarks."}
+    assert list(load_documents(str(path), text_column="text")) == TABLE["text"]
+    assert list(load_documents(path, text_column="title")) == TABLE["title"]
+    assert ids_titles_and_texts(path) == (TABLE["_id"], TABLE["title"], TABLE["text"])
+
+
+def test_a_folder_of_text_files_is_a_corpus_of_files(tmp_path):
+    (tmp_path / "a.txt").write_text("One\ntwo.\n")
+    (tmp_path / "b.txt").write_text("Three.\n")
+    assert load_corpus(tmp_path) == {"a.txt": "One\ntwo.", "b.txt": "Three."}
+
+
+def test_a_dataset_on_the_hub_is_a_corpus(monkeypatch):
+    monkeypatch.setattr(sources, "load_dataset", lambda name, split: Dataset.from_dict(TABLE))
+    assert load_documents("owner/name")[0] == "Cats They purr, often."
+
+
+def test_a_saved_corpus_stays_on_disk(tmp_path):
+    Dataset.from_dict(TABLE).save_to_disk(tmp_path / "saved")
+    assert not isinstance(load_documents(tmp_path / "saved"), list)
 
 
 def test_a_retrieval_set_is_a_corpus(tmp_path):
@@ -38,16 +81,38 @@ def test_a_path_may_start_at_home(tmp_path, monkeypatch):
     assert load_documents("~/corpus.txt") == ["first"]
 
 
-@pytest.mark.parametrize("line", ['{"body": "not so"}', '{"body": "not so", "text": null}'])
-def test_a_line_without_text_is_named(tmp_path, line):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("null", "must be texts, got a `NoneType` for line 2 of `.*corpus.jsonl`. Give its text or leave it out"),
+        ("3", "got a `int` for line 2 of"),
+        ('["nested"]', "got a `list` for line 2 of"),
+        ('"x \\ud83d"', r"Line 2 of `.*corpus.jsonl` has half of a character \('\\ud83d'\) at position 2, such as"),
+        ('"fine", "title": 7', "got a `int` for the title of line 2 of"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, value, message):
     path = tmp_path / "corpus.jsonl"
-    path.write_text(f'{{"text": "fine"}}\n{line}\n')
-    with pytest.raises(ValueError, match=r"Line 2 of .*has the fields \['body'.*Rename the field or remove the line"):
+    path.write_text(f'{{"text": "fine"}}\n{{"text": {value}}}\n')
+    with pytest.raises(ValueError, match=message):
         load_documents(path)
 
 
+def test_a_column_that_cannot_be_guessed_is_asked_for(tmp_path):
+    path = tmp_path / "corpus.csv"
+    path.write_text("id,title,body,summary\n1,a,b,c\n")
+    message = (
+        r"`.*corpus.csv` has no column `text`, and .* are \['id', 'title', 'body', 'summary'\]. Name the column .*"
+    )
+    with pytest.raises(ValueError, match=f"{message}`text_column`, or with `--text-column`"):
+        load_documents(path)
+    assert load_documents(path, text_column="body") == ["b"]
+    with pytest.raises(ValueError, match="corpus.csv` has no column of texts `absent`. Its columns of texts are"):
+        load_documents(path, text_column="absent")
+
+
 def test_a_missing_file_and_other_bytes_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no file or folder .*absent.txt`. Check the path"):
+    with pytest.raises(FileNotFoundError, match=r"There is no file or folder '.*absent.txt'. Check the path"):
         load_documents(tmp_path / "absent.txt")
     path = tmp_path / "latin.txt"
     path.write_bytes("caf\xe9\n".encode("latin-1"))
@@ -130,24 +195,33 @@ def test_a_named_column_is_read_alone():
 def test_a_selection_without_its_nulls_is_a_corpus():
     dataset = Dataset.from_dict({"text": [*TEXTS, None]})
     assert list(load_documents(dataset.select([0, 1]))) == TEXTS
-    with pytest.raises(TypeError, match="must be texts, got a `NoneType` for document `2`"):
+    with pytest.raises(ValueError, match="must be texts, got a `NoneType` for document `2`"):
         load_documents(dataset)
 
 
 PAIRS = Dataset.from_dict({"query": ["Who?"], "document": ["I."]})
+AMBIGUOUS = Dataset.from_dict({"one": ["Who?"], "two": ["I."]})
+
+
+def test_the_documents_of_pairs_are_a_corpus():
+    assert load_corpus(PAIRS) == {"0": "I."}
 
 
 @pytest.mark.parametrize(
     ("corpus", "error", "message"),
     [
-        ("The cat sleeps.", FileNotFoundError, r"Did you mean a path\? There is no file or folder 'The cat sleeps.'"),
-        ("The cat sleeps. " * 999, FileNotFoundError, r"A corpus of one text is a list: `\[text\]`"),
+        ("The cat sleeps.", FileNotFoundError, "There is no file or folder 'The cat sleeps.'. Check the path"),
+        ("The cat sleeps. " * 999, FileNotFoundError, r"A text is passed in a list: `\[text\]`"),
         ("\0", FileNotFoundError, r"There is no file or folder '\\x00'"),
+        (b"text", TypeError, "got a `bytes`. Put the texts in a list"),
+        ((text for text in TEXTS), TypeError, "got a `generator`. Put the texts in a list"),
+        (["a", b"b"], TypeError, "got a `bytes` for document `1`"),
+        (["a", ["b"]], TypeError, "got a `list` for document `1`"),
         (5, TypeError, "must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a `int`"),
         (None, TypeError, "got a `NoneType`. Put the texts in a list"),
         ({"a", "b"}, TypeError, "got a `set`. Put the texts in a list"),
         (np.array(TEXTS), TypeError, "got a `ndarray`. Put the texts in a list"),
-        ([1, 2], TypeError, "Documents must be texts, got a `int` for document `0`. Give its text or leave it out"),
+        ([1, 2], TypeError, "must be texts, got a `int` for document `0`. Give its text or leave it out"),
         (["a", None], TypeError, "got a `NoneType` for document `1`"),
         ({"a": "text", "b": None}, TypeError, "got a `NoneType` for document `b`"),
         ({1: "text"}, TypeError, "Ids must be strings, got the `int` 1. Use `str"),
@@ -160,7 +234,7 @@ PAIRS = Dataset.from_dict({"query": ["Who?"], "document": ["I."]})
             r"got a `DatasetDict` with .* Did you mean `dataset\['train'\]`",
         ),
         (PAIRS.to_iterable_dataset(), TypeError, "got a `IterableDataset`. Load it without `streaming=True`"),
-        (PAIRS, ValueError, r"its columns of texts are \['query', 'document'\]. Pass the column of the documents"),
+        (AMBIGUOUS, ValueError, r"its columns of texts are \['one', 'two'\]. Name the column of the documents in"),
         (Dataset.from_dict({"number": [1]}), ValueError, r"no column `text`, and its columns of texts are \[\]"),
     ],
     ids=lambda value: type(value).__name__,
@@ -173,7 +247,7 @@ def test_what_is_no_corpus_is_named(corpus, error, message):
 def test_a_column_that_is_not_there_is_named():
     with pytest.raises(ValueError, match=r"no column of texts `body`. Its columns of texts are \['query', 'document"):
         load_documents(PAIRS, text_column="body")
-    with pytest.raises(ValueError, match="`text_column='body'` was given with a `list`, but only a `datasets"):
+    with pytest.raises(ValueError, match="`text_column='body'` was given with a `list`, but only datasets and"):
         load_documents(TEXTS, text_column="body")
 
 
@@ -186,7 +260,7 @@ def test_an_empty_file_is_no_corpus(tmp_path):
 def test_half_of_a_character_is_named(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text('{"_id": "a", "text": "fine"}\n{"_id": "b", "text": "sad \\ud83d face"}\n')
-    with pytest.raises(ValueError, match=r"Document `b` has half of a character \('\\ud83d'\) at position 4"):
+    with pytest.raises(ValueError, match=r"Line 2 of `.*` has half of a character \('\\ud83d'\) at position 4"):
         load_documents(path)
     with pytest.raises(ValueError, match="Document `1` has half of a character"):
         load_documents(["fine", "\udc00"])

@@ -37,7 +37,7 @@ def test_the_corpus_is_kept_until_a_library_changes_its_version(load, library_fo
 
 def test_a_torn_corpus_is_made_anew(load, tmp_path):
     pairs = load()
-    (rows_file,) = (tmp_path / "cache").glob("docstrings-*.arrow")
+    (rows_file,) = (tmp_path / "cache").rglob("*.arrow")
     rows_file.write_bytes(rows_file.read_bytes()[:100])
     assert load() == pairs
 

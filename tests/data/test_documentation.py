@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from cde_hf.data import files
+import datasets
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(files, "HF_HOME", str(tmp_path))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     names = {}
     for block in blocks:

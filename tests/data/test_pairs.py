@@ -31,14 +31,19 @@ def load(tmp_path_factory):
     return load_with_cache
 
 
-@pytest.mark.parametrize("name", ["faq.jsonl", "faq.jsonl.gz", "faq.parquet", "faq.csv"])
-def test_every_kind_of_file_gives_the_same_pairs(load, tmp_path, name):
+@pytest.mark.parametrize("name", ["faq.jsonl", "faq.jsonl.gz", "faq.json", "faq.parquet", "faq.csv", "faq.tsv", "faq"])
+def test_every_source_gives_the_same_pairs(load, tmp_path, name):
     path = tmp_path / name
-    writers = {".parquet": Dataset.to_parquet, ".csv": Dataset.to_csv}
-    if path.suffix in writers:
-        writers[path.suffix](Dataset.from_list(PAIRS), path)
-    else:
-        write_jsonl(path, PAIRS)
+    writers = {
+        ".jsonl": lambda dataset: write_jsonl(path, PAIRS),
+        ".gz": lambda dataset: write_jsonl(path, PAIRS),
+        ".json": lambda dataset: path.write_text(json.dumps(PAIRS)),
+        ".parquet": lambda dataset: dataset.to_parquet(path),
+        ".csv": lambda dataset: dataset.to_csv(path),
+        ".tsv": lambda dataset: dataset.to_csv(path, sep="\t"),
+        "": lambda dataset: dataset.save_to_disk(path),
+    }
+    writers[path.suffix](Dataset.from_list(PAIRS))
     assert load(path).to_list() == [{**pair, "domain": "faq"} for pair in PAIRS]
 
 
@@ -90,7 +95,7 @@ def test_a_dataset_on_the_hub_is_its_domain(load, monkeypatch):
 def test_wrong_columns_are_answered_with_the_right_ones(load, tmp_path):
     path = write_jsonl(tmp_path / "faq.jsonl", [{"question": "a", "answer": "b"}])
     with pytest.raises(
-        ValueError, match=r"no column \['query', 'document'\]; it has \['question', 'answer'\]. Map our"
+        ValueError, match=r"no column \['query', 'document'\]; it has \['question', 'answer'\]. Name the source's"
     ):
         load(path)
     with pytest.raises(ValueError, match=r"faq.jsonl` has no column \['reply', 'topic'\]; it has"):
@@ -173,10 +178,10 @@ def test_pairs_are_read_once_while_the_file_stays_the_same(load, tmp_path):
     path = write_jsonl(tmp_path / "faq.jsonl", PAIRS)
     first = load(path)
     assert load(path)._fingerprint == first._fingerprint
-    assert len(list(load.folder.glob("*.arrow"))) == 1
+    assert len(list(load.folder.rglob("*.arrow"))) == 1
     write_jsonl(path, PAIRS[:3])
     assert len(load(path)) == 3
-    assert len(list(load.folder.glob("*.arrow"))) == 2
+    assert len(list(load.folder.rglob("*.arrow"))) == 2
 
 
 def test_pairs_stay_on_disk(load, tmp_path):
@@ -189,4 +194,37 @@ def test_torn_gzip_leaves_nothing_in_the_cache(load, tmp_path):
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(ValueError, match="faq.jsonl.gz` cannot be unpacked"):
         load(path)
-    assert list(load.folder.iterdir()) == []
+    assert not list(load.folder.rglob("*.arrow"))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, -1000, -9])
+def test_pairs_in_the_cache_that_are_incomplete_are_read_again(load, tmp_path, num_bytes):
+    path = write_jsonl(tmp_path / "faq.jsonl", [*PAIRS, *BAD_ROWS])
+    pairs = load(path).to_list()
+    (rows_file,) = load.folder.rglob("*.arrow")
+    rows_file.write_bytes(rows_file.read_bytes()[:num_bytes])
+    assert load(path).to_list() == pairs
+
+
+def test_an_empty_file_has_no_pairs(load, tmp_path):
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(ValueError, match="There is no pair in `.*empty.jsonl`. 0 of 0 rows are bad"):
+        load(tmp_path / "empty.jsonl")
+    write_jsonl(tmp_path / "faq.jsonl", PAIRS)
+    assert len(load(tmp_path)) == 5
+
+
+def test_a_mapping_the_wrong_way_round_is_refused():
+    with pytest.raises(ValueError, match=r"has the keys \['question'\], but must map our names .* swap keys"):
+        PairSource("faq.jsonl", columns={"question": "query"})
+
+
+def test_only_negatives_may_have_several_columns():
+    PairSource("faq.jsonl", columns={"negatives": ["first", "second"]})
+    with pytest.raises(TypeError, match=r"must name one column for \['query'\]. Only `negatives` may have several"):
+        PairSource("faq.jsonl", columns={"query": ["title", "text"]})
+
+
+def test_a_domain_and_a_column_for_it_are_refused():
+    with pytest.raises(ValueError, match="Both `domain='faq'` and the column `topic` were given for the domain"):
+        PairSource("faq.jsonl", domain="faq", columns={"domain": "topic"})

@@ -152,5 +152,5 @@ def test_titles_that_all_documents_share_make_no_queries():
 
 
 def test_no_queries_at_all_are_refused():
-    with pytest.raises(ValueError, match="`num_queries` must be at least 1, got 0. Leave it out"):
+    with pytest.raises(ValueError, match="`num_queries` must be an integer of at least 1, got 0"):
         pseudo_retrieval_set("animals", ANIMALS, num_queries=0)

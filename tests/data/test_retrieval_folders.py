@@ -4,7 +4,9 @@ import gzip
 import json
 import logging
 
+import datasets
 import pytest
+from datasets import Dataset
 
 from cde_hf.data import RetrievalSet, load_retrieval_set, save_retrieval_set
 
@@ -48,6 +50,33 @@ def test_files_may_be_gzipped_and_judgements_lie_in_a_folder(folder):
     assert load_retrieval_set(str(folder)) == EXPECTED
 
 
+def test_texts_may_be_other_tables(folder):
+    Dataset.from_list(CORPUS).to_parquet(folder / "corpus.parquet")
+    Dataset.from_list(QUERIES).to_csv(folder / "queries.csv")
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (folder / name).unlink()
+    assert load_retrieval_set(folder) == EXPECTED
+
+
+def test_numbers_may_be_ids(folder):
+    (folder / "corpus.jsonl").write_text(json_lines([*CORPUS, {"_id": 3, "text": "Fish."}]))
+    assert load_retrieval_set(folder).corpus["3"] == "Fish."
+
+
+def test_a_file_of_pairs_is_a_retrieval_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "faq.csv"
+    path.write_text("question,document\nWho barks?,A dog.\nWho purrs?,A cat.\n")
+    retrieval_set = load_retrieval_set(path, columns={"query": "question"})
+    assert (retrieval_set.name, retrieval_set.queries) == ("faq", {"q0": "Who barks?", "q1": "Who purrs?"})
+    assert retrieval_set.qrels == {"q0": {"d0": 1}, "q1": {"d1": 1}}
+
+
+def test_a_missing_folder_is_named():
+    with pytest.raises(FileNotFoundError, match="There is no folder `nfcorpus`. Check the path: retrieval sets are"):
+        load_retrieval_set("nfcorpus")
+
+
 def test_judgements_need_no_header(folder):
     (folder / "qrels.tsv").write_text(QRELS.partition("\n")[2])
     assert load_retrieval_set(folder) == EXPECTED
@@ -75,9 +104,9 @@ def test_a_set_without_any_positive_is_refused(folder):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("corpus.jsonl", "pets` has neither corpus.jsonl nor corpus.jsonl.gz. Give a folder in the layout of BEIR"),
-        ("queries.jsonl", "neither queries.jsonl nor queries.jsonl.gz"),
-        ("qrels.tsv", "neither qrels.tsv nor qrels/test.tsv"),
+        ("corpus.jsonl", "pets` has no `corpus`. Give a folder in the layout of BEIR"),
+        ("queries.jsonl", "pets` has no `queries`"),
+        ("qrels.tsv", "pets` has no `qrels.tsv`"),
     ],
 )
 def test_a_missing_file_is_named(folder, name, message):
@@ -105,9 +134,10 @@ def test_a_bad_judgement_is_named(folder, line, message):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"_id": "d1", "text": "Fish."}, "Line 3 of `.*corpus.jsonl` has the id `d1` of an earlier line"),
-        ({"_id": 3, "text": "Fish."}, "Line 3 of `.*corpus.jsonl` must have the strings `_id` and `text`"),
-        ({"_id": "d3"}, "got {'_id': 'd3', 'title': None, 'text': None}. Fix or remove it"),
+        ({"_id": "d1", "text": "Fish."}, "Line 3 of `.*corpus.jsonl` has the id `d1` of an earlier row. Fix or rem"),
+        ({"text": "Fish."}, "Line 3 of `.*corpus.jsonl` has no `_id`. Fix or remove it"),
+        ({"_id": "d3"}, "got a `NoneType` for line 3 of `.*corpus.jsonl`"),
+        ({"_id": "d\ud83d", "text": "Fish."}, r"The id 'd\\ud83d' has half of a character"),
     ],
 )
 def test_a_bad_document_is_named(folder, row, message):

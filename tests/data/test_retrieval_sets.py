@@ -46,3 +46,16 @@ def test_a_set_that_does_not_fit_together_is_refused(change, message):
     RetrievalSet("pets", **FIELDS)
     with pytest.raises(ValueError, match=message):
         RetrievalSet("pets", **{**FIELDS, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"corpus": {"d": "x", "c": None}}, TypeError, "got a `NoneType` for document of `pets` `c`"),
+        ({"queries": {"q": b"a"}}, TypeError, "got a `bytes` for query of `pets` `q`"),
+        ({"queries": {"q": "half \ud83d"}}, ValueError, "Query of `pets` `q` has half of a character"),
+    ],
+)
+def test_what_is_no_text_is_named(change, error, message):
+    with pytest.raises(error, match=message):
+        RetrievalSet("pets", **{**FIELDS, **change})

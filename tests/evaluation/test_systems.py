@@ -40,6 +40,20 @@ def test_vectors_have_length_one_if_the_model_compares_by_the_cosine(minilm, sim
     assert np.allclose(lengths, 1, atol=1e-5) == is_unit
 
 
+@pytest.mark.parametrize(
+    ("query", "error", "message"),
+    [
+        (None, TypeError, "must be texts, got a `NoneType` for query `1`"),
+        (b"bytes", TypeError, "got a `bytes` for query `1`"),
+        (["nested"], TypeError, "got a `list` for query `1`"),
+        ("half \ud83d", ValueError, "Query `1` has half of a character"),
+    ],
+)
+def test_a_query_that_is_no_text_is_named(minilm, query, error, message):
+    with pytest.raises(error, match=message):
+        SentenceTransformerEmbedder(minilm, "minilm").embed_queries(["fine", query])
+
+
 def test_a_similarity_that_the_search_does_not_know_is_refused(minilm):
     model = SentenceTransformer(modules=list(minilm.children()), device="cpu", similarity_fn_name="euclidean")
     with pytest.raises(ValueError, match="similarity `euclidean`, but the search supports `cosine` and `dot`"):

@@ -4,7 +4,6 @@ import json
 from importlib.resources import files
 from itertools import combinations
 
-import faiss
 import numpy as np
 import pytest
 import torch
@@ -13,7 +12,7 @@ from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, Context, ContextualIndex, contextualize, save_checkpoint
 from cde_hf.contextual_models import get_context, set_context, with_context
-from cde_hf.index import storage
+from cde_hf.index import nearest
 from cde_hf.vectors import VectorOrigin, vector_origin
 
 
@@ -152,16 +151,27 @@ def test_kinds_of_search_agree_and_forget_what_was_deleted(kind, minilm):
     found = index.search_vectors(queries, origin=index.origin, depth=3)
     assert not {name for hits in found for name in ids(hits)} & set(names[:10])
     assert [ids(hits)[0] for hits in found[10:]] == names[10:20]
-    index._rows.compact()
-    assert [ids(hits)[0] for hits in index.search_vectors(queries, origin=index.origin)][10:] == names[10:20]
     assert index.vectors.shape == (590, 384)
 
 
 def test_a_large_corpus_gets_a_graph(minilm, monkeypatch):
-    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 3)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, faiss.IndexHNSW)
-    monkeypatch.setattr(storage, "MAX_FLAT_ROWS", 4)
-    assert isinstance(ContextualIndex.build(minilm, CORPUS)._rows._index, storage._FlatIndex)
+    monkeypatch.setattr(nearest, "MAX_FLAT_ROWS", 3)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._state.base.vectors, nearest.ApproximateVectors)
+    monkeypatch.setattr(nearest, "MAX_FLAT_ROWS", 4)
+    assert isinstance(ContextualIndex.build(minilm, CORPUS)._state.base.vectors, nearest.FlatVectors)
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
+def test_the_given_array_may_change_afterwards(kind, minilm):
+    vectors = np.random.default_rng(0).normal(size=(100, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names = [str(row) for row in range(100)]
+    index = ContextualIndex.from_vectors(minilm, names, vectors, origin=vector_origin(minilm), kind=kind)
+    expected = vectors.copy()
+    vectors[:] = 0
+    np.testing.assert_array_equal(index.vectors, expected)
+    index.vectors[:] = 0
+    np.testing.assert_array_equal(index.vectors, expected)
 
 
 def test_vectors_of_the_same_model_and_context_are_taken(frequency_model):

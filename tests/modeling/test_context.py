@@ -1,5 +1,8 @@
 """The context: what it says of itself, how it moves, and what is refused when it is read from a file."""
 
+import os
+import stat
+
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -82,8 +85,27 @@ def test_a_failed_save_keeps_the_old_file(context, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("cde_hf.modeling.context.save_file", fail)
+    monkeypatch.setattr("cde_hf.modeling.context.save", fail)
     with pytest.raises(OSError, match="No space left"):
         context.save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_flipped_byte_is_noticed(context, tmp_path):
+    path = tmp_path / "context.safetensors"
+    context.save(path)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is corrupt: it has other numbers than were saved. Save the context again"):
+        Context.load(path)
+
+
+def test_the_mode_of_the_file_follows_the_umask(context, tmp_path):
+    before = os.umask(0o027)
+    try:
+        context.save(tmp_path / "context.safetensors")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "context.safetensors").stat().st_mode) == 0o640

@@ -144,6 +144,39 @@ def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_pa
         script.TrainingArgumentParser().parse([str(path)])
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("data: [unclosed", "`.*run.yaml` is not valid YAML .*line 1, column.* Fix it"),
+        ("data: \x00", "run.yaml` is not valid YAML"),
+        ("[" * 10_000, "run.yaml` is not valid YAML"),
+        ("- data", "`.*run.yaml` holds no arguments, but must have lines such as `learning_rate: 0.0001`"),
+        ("", "`.*run.yaml` holds no arguments"),
+    ],
+)
+def test_a_broken_file_of_arguments_is_named(tmp_path, content, message):
+    (tmp_path / "run.yaml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        script.TrainingArgumentParser().parse([str(tmp_path / "run.yaml")])
+
+
+@pytest.mark.parametrize("content", ["- {sources: faq.jsonl}", "source: faq.jsonl", "3", ""])
+def test_a_broken_list_of_sources_is_named(tmp_path, content):
+    (tmp_path / "sources.yaml").write_text(content)
+    with pytest.raises(ValueError, match="`.*sources.yaml` must hold a list of sources, each with `source`"):
+        script._read_sources(str(tmp_path / "sources.yaml"), {})
+
+
+def test_columns_are_named_as_in_prepare(tmp_path):
+    (tmp_path / "faq.csv").write_text("question,answer\nWho barks?,A dog.\n")
+    command_line = ["--data", str(tmp_path / "faq.csv"), "--columns", "query=question", "document=answer"]
+    parsed, _ = script.TrainingArgumentParser().parse([*command_line, "--output_dir", "out", "--use_cpu", "true"])
+    assert parsed.load_pairs(0)[:] == {"query": ["Who barks?"], "document": ["A dog."], "domain": ["faq"]}
+    parsed.columns = ["question"]
+    with pytest.raises(ValueError, match="`--columns` takes pairs such as query=question, got `question`"):
+        parsed.load_pairs(0)
+
+
 def test_learning_rates_by_name_come_as_json_or_as_a_mapping(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("data: [docstrings]\noutput_dir: out\nlearning_rate_mapping: {'^first': 5.0e-4}\n")
@@ -192,7 +225,7 @@ def test_a_recipe_runs_dry(arguments, encoder, tiny, tmp_path, recipe):
 
 
 def test_the_mixture_has_the_29_sets_of_the_paper():
-    sources = script._read_sources(str(EXAMPLES / "recipes" / "weakly_supervised_sources.yaml"))
+    sources = script._read_sources(str(EXAMPLES / "recipes" / "weakly_supervised_sources.yaml"), {})
     assert len({source.domain for source in sources}) == len(sources) == 29
 
 

@@ -520,8 +520,8 @@ def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     ("arguments", "message"),
     [
         ({"temperature": 0.0}, "`temperature` must be positive, got 0.0"),
-        ({"mini_batch_size": 0}, "`mini_batch_size` must be positive, got 0"),
-        ({"mini_batch_num_tokens": 0}, "`mini_batch_num_tokens` must be positive, got 0"),
+        ({"mini_batch_size": 0}, "`mini_batch_size` must be an integer of at least 1, got 0"),
+        ({"mini_batch_num_tokens": 0}, "`mini_batch_num_tokens` must be an integer of at least 1, got 0"),
         ({"mini_batch_size": 2, "mini_batch_num_tokens": 64}, "both say what fits in memory"),
         (
             {"learning_rate_mapping": "5e-4"},

@@ -1,7 +1,6 @@
 """The batch plan: the result of clustering on disk, which the sampler and the filter read; and hashes of texts."""
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +12,10 @@ import xxhash
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from ..files import FolderKind
 
-FORMAT_VERSION = 1
-MANIFEST = "manifest.json"
+
+BATCH_PLAN = FolderKind("batch plan", 2, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
 
 _NUM_CHECKED_ROWS = 1_000
 _BLOCK_SIZE = 10_000
@@ -39,28 +39,17 @@ class BatchPlan:
     manifest: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: str | Path) -> "BatchPlan":
-        """Opens a plan. Refuses a plan that is corrupt, incomplete or of another version."""
-        folder = Path(folder)
-        try:
-            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"`{folder}` holds no batch plan. Make one with `cde-hf prepare DATA {folder}`."
-            ) from None
-        except ValueError as error:
-            raise ValueError(
-                f"The manifest of the batch plan `{folder}` is corrupt ({error}). Prepare it again."
-            ) from error
-        version = manifest.get("format_version")
-        if version != FORMAT_VERSION:
-            raise ValueError(
-                f"`{folder}` is a batch plan of version {version}, but this package reads version {FORMAT_VERSION}. "
-                "Prepare it again."
-            )
-        plan = cls(folder, manifest)
-        plan._check_arrays()
-        return plan
+    def load(cls, folder: str | Path, *, verify: bool = False) -> "BatchPlan":
+        """
+        Opens a plan. Refuses a plan that is corrupt, incomplete or of another version.
+
+        Args:
+            folder (`str` or `Path`):
+                Folder of the plan.
+            verify (`bool`, *optional*, defaults to `False`):
+                Whether to read all files and compare their hashes, not only their sizes.
+        """
+        return cls(Path(folder), BATCH_PLAN.read(folder, verify=verify))
 
     def __len__(self) -> int:
         return self.manifest["num_pairs"]
@@ -161,21 +150,6 @@ class BatchPlan:
     def _array(self, name: str) -> np.ndarray:
         return np.load(self.folder / f"{name}.npy", mmap_mode="r")
 
-    def _check_arrays(self) -> None:
-        for name, shape in self.manifest["arrays"].items():
-            try:
-                found = list(self._array(name).shape)
-            except (OSError, ValueError) as error:
-                raise ValueError(
-                    f"The batch plan `{self.folder}` is corrupt: `{name}.npy` cannot be read ({error}). Prepare it "
-                    "again."
-                ) from error
-            if found != shape:
-                raise ValueError(
-                    f"The batch plan `{self.folder}` is corrupt: `{name}.npy` has the shape {found}, but the "
-                    f"manifest says {shape}. Prepare it again."
-                )
-
 
 def hash_text(text: str) -> int:
     """Hashes a text to 64 bits, the same in every process."""
@@ -227,4 +201,4 @@ def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> st
     return digest.hexdigest()
 
 
-__all__ = ["FORMAT_VERSION", "MANIFEST", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs"]
+__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs"]

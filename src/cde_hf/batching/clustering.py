@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 
+from ..data import check_counts, check_seed
+
 
 _BLOCK_SIZE = 65_536
 _MIN_PAIRS_PER_CLUSTER = 20  # the sample is never smaller
@@ -44,6 +46,14 @@ class KMeansSettings:
     spherical: bool = False
     max_training_pairs: int = 1_000_000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(
+            num_iterations=self.num_iterations,
+            num_starts=self.num_starts,
+            max_training_pairs=self.max_training_pairs,
+        )
+        check_seed(self.seed)
 
 
 def cluster_pairs(

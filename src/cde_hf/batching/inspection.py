@@ -2,7 +2,6 @@
 
 import html
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ..files import write_text
 from .batch_plan import BatchPlan
 from .false_negatives import FalseNegativeFilter
 from .statistics import hardness_by_cluster_size
@@ -113,9 +113,7 @@ def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
         f"<title>Batch plan {_text(plan.folder.name)}</title><style>{_STYLE}</style></head><body>"
         f"<h1>Batch plan {_text(plan.folder.name)}</h1>{''.join(sections)}</body></html>\n"
     )
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, path)
+    write_text(path, page)
 
 
 def format_statistics(plan: BatchPlan) -> str:

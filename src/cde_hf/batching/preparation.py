@@ -4,16 +4,16 @@ Makes a batch plan in steps that can be interrupted at any time:
 1. Hash the texts and number the domains.
 2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
 3. Cluster the pairs of each domain.
-4. Measure how hard the batches are, write the manifest, and rename the folder.
+4. Measure how hard the batches are, write the manifest, and move the files to their place.
 
-Everything is written to `FOLDER.partial`, which is renamed to `FOLDER` at the end. A second run with the same data and
-settings resumes after the last complete shard or domain. A run with other data or settings starts over.
+Everything is written to a hidden folder inside of the folder of the plan. A second run with the same data and settings
+resumes after the last complete shard or domain. A run with other data or settings starts over.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from tqdm.auto import tqdm
 from transformers.utils import logging
 
 from ..data import check_pairs
+from ..files import atomic_file, write_text
 from ..processes import process_state
-from .batch_plan import FORMAT_VERSION, MANIFEST, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
+from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .statistics import plan_statistics
@@ -36,6 +37,7 @@ logger = logging.get_logger(__name__)
 
 DEFAULT_CLUSTER_SIZE = 256
 
+_WORK = ".cde-hf.unfinished"
 _IDENTITY = "identity.json"
 
 
@@ -74,58 +76,58 @@ def prepare_batch_plan(
     check_pairs(dataset)
     if cluster_size < 2:
         raise ValueError(f"`cluster_size` must be at least 2, got {cluster_size}.")
+    if dtype not in ("float16", "float32"):
+        raise ValueError(f"`dtype` must be `float16` or `float32`, got {dtype!r}.")
     surrogate = TfidfSurrogate() if surrogate is None else surrogate
     clustering = clustering or KMeansSettings()
     folder = Path(folder)
-    if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
-        raise ValueError(f"`{folder}` holds files but no batch plan. Choose another folder.")
-    work = folder.with_name(f"{folder.name}.partial")
     state = process_state()
-    if state.is_main_process:
-        settings = {
-            "surrogate": surrogate.description,
-            "filter_surrogate": filter_surrogate.description if filter_surrogate is not None else None,
-            "cluster_size": cluster_size,
-            "clustering": {"kind": type(clustering).__name__, **asdict(clustering)},
-            "dtype": dtype,
-        }
-        _begin(dataset, folder, work, settings)
-    state.wait_for_everyone()
-    is_published, is_complete = (folder / MANIFEST).exists(), (work / MANIFEST).exists()
-    state.wait_for_everyone()  # all processes check before the main process continues
-    if not is_published:
-        if not is_complete:
-            logger.info(f"Encoding on {state.num_processes} processes.")
-            _encode_all(dataset, work, surrogate, filter_surrogate, dtype)
-            if state.is_main_process:
-                _cluster_domains(work, cluster_size, clustering)
-                _write_manifest(work, dataset)
+    with BATCH_PLAN.locked(folder) if state.is_main_process else nullcontext():
         if state.is_main_process:
-            _publish(work, folder)
+            settings = {
+                "surrogate": surrogate.description,
+                "filter_surrogate": filter_surrogate.description if filter_surrogate is not None else None,
+                "cluster_size": cluster_size,
+                "clustering": {"kind": type(clustering).__name__, **asdict(clustering)},
+                "dtype": dtype,
+            }
+            _begin(dataset, folder, settings)
+        state.wait_for_everyone()
+        work = folder / _WORK
+        is_published, is_complete = BATCH_PLAN.is_in(folder), BATCH_PLAN.is_in(work)
+        state.wait_for_everyone()  # all processes check before the main process continues
+        if not is_published:
+            if not is_complete:
+                logger.info(f"Encoding on {state.num_processes} processes.")
+                _encode_all(dataset, work, surrogate, filter_surrogate, dtype)
+            if state.is_main_process:
+                if not is_complete:
+                    _cluster_domains(work, cluster_size, clustering)
+                    _write_manifest(work, dataset)
+                BATCH_PLAN.publish(work, folder)
     state.wait_for_everyone()
     return BatchPlan.load(folder)
 
 
-def _begin(dataset: Dataset, folder: Path, work: Path, settings: dict[str, Any]) -> None:
+def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
     """Hashes the data, checks that a plan in the folder is the same one, and opens the folder to work in."""
     domains, domain_ids = _number_domains(dataset)
     arrays = {"domain_ids": domain_ids, "text_hashes": hash_pairs(dataset)}
     if "negatives" in dataset.column_names:
         arrays["negative_offsets"], arrays["negative_hashes"] = hash_negatives(dataset)
     identity = {
-        "format_version": FORMAT_VERSION,
         "data_fingerprint": data_fingerprint(arrays.values(), domains),
         "num_pairs": len(dataset),
         "domains": domains,
         "has_negatives": "negatives" in dataset.column_names,
         **settings,
     }
-    if (folder / MANIFEST).exists():
-        _check_plan(BatchPlan.load(folder), identity)
+    if BATCH_PLAN.is_in(folder):
+        _check_plan(BatchPlan.load(folder, verify=True), identity)
         return
-    _open_work_folder(work, identity)
+    _open_work_folder(folder / _WORK, identity)
     for name, array in arrays.items():
-        _save(work / f"{name}.npy", array)
+        _save(folder / _WORK / f"{name}.npy", array)
 
 
 def _check_plan(plan: BatchPlan, identity: dict[str, Any]) -> None:
@@ -147,8 +149,8 @@ def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
             return
         logger.warning(f"`{work}` was started with other data or settings: starting over.")
         shutil.rmtree(work)
-    work.mkdir(parents=True)
-    _write_text(work / _IDENTITY, text)
+    work.mkdir()
+    write_text(work / _IDENTITY, text)
 
 
 def _number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
@@ -256,33 +258,17 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) 
 
 
 def _write_manifest(work: Path, dataset: Dataset) -> None:
-    paths = [path for path in sorted(work.glob("*.npy")) if not path.name.startswith("domain_clusters")]
-    manifest = json.loads((work / _IDENTITY).read_text(encoding="utf-8"))
-    manifest["arrays"] = {path.stem: list(np.load(path, mmap_mode="r").shape) for path in paths}
-    plan = BatchPlan(work, manifest)
-    manifest["statistics"] = plan_statistics(plan)
-    _write_text(work / "samples.json", json.dumps(collect_samples(plan, dataset), indent=2, ensure_ascii=False))
-    _write_text(work / MANIFEST, json.dumps(manifest, indent=2))
-
-
-def _publish(work: Path, folder: Path) -> None:
-    for path in [*work.glob("domain_clusters*"), *work.glob("*.done"), *work.glob("*.new")]:
-        path.unlink()
-    os.replace(work, folder)
-    (folder / _IDENTITY).unlink()
+    facts = json.loads((work / _IDENTITY).read_text(encoding="utf-8"))
+    plan = BatchPlan(work, facts)
+    facts["statistics"] = plan_statistics(plan)
+    write_text(work / "samples.json", json.dumps(collect_samples(plan, dataset), indent=2, ensure_ascii=False))
+    names = [path.name for path in work.glob("*.npy") if not path.name.startswith("domain_clusters")]
+    BATCH_PLAN.write_manifest(work, facts, names=["samples.json", *names])
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("wb") as file:
+    with atomic_file(path) as new_path, new_path.open("wb") as file:
         np.save(file, array)
-    os.replace(temporary, path)
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
 
 
 __all__ = ["DEFAULT_CLUSTER_SIZE", "prepare_batch_plan"]

@@ -8,6 +8,7 @@ from datasets import Dataset
 from torch.utils.data import BatchSampler, SequentialSampler
 from transformers.utils import logging
 
+from ..data import check_counts, check_seed
 from ..processes import process_state
 from .batch_plan import BatchPlan
 from .packing import nearest_neighbour_order, neighbour_table, pack_batches
@@ -66,6 +67,8 @@ class ClusteredBatchSampler(BatchSampler):
         num_processes: int = 1,
         process_index: int | None = None,
     ):
+        check_counts(batch_size=batch_size)
+        check_seed(seed)
         super().__init__(SequentialSampler(plan), batch_size=batch_size, drop_last=True)
         for name, value, choices in (
             ("grouping", grouping, get_args(Grouping)),

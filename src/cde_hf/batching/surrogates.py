@@ -7,6 +7,7 @@ started by accelerate, take the shards in turn.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol
@@ -19,6 +20,8 @@ from sklearn.preprocessing import normalize
 from torch import nn
 from tqdm.auto import tqdm
 
+from ..data import check_counts, check_seed
+from ..files import explained_full_disk
 from ..processes import process_state
 
 
@@ -75,6 +78,7 @@ class SentenceTransformerSurrogate:
         mini_batch_size: int = 64,
         device: str | None = None,
     ):
+        check_counts(max_length=max_length, mini_batch_size=mini_batch_size)
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
         device = device or str(process_state().device)  # each process has its own
@@ -124,6 +128,8 @@ class TfidfSurrogate:
     """
 
     def __init__(self, *, dim: int = 128, num_fitting_texts: int = 100_000, seed: int = 0):
+        check_counts(dim=dim, num_fitting_texts=num_fitting_texts)
+        check_seed(seed)
         self.dim = dim
         self.num_fitting_texts = num_fitting_texts
         self.description: dict[str, str | int | None] = {
@@ -186,8 +192,13 @@ def write_vectors(
         stop = min(start + SHARD_SIZE, num_rows)
         texts = read_texts(start, stop)
         if texts:
-            vectors[offsets[start] : offsets[stop]] = _checked(surrogate.encode(texts, side), len(texts), surrogate)
-            vectors.flush()
+            rows = _checked(surrogate.encode(texts, side), len(texts), surrogate).astype(dtype)
+            # Not through the memory map: a full disk would end the process with a signal.
+            with explained_full_disk(path), path.open("r+b") as file:
+                file.seek(vectors.offset + int(offsets[start]) * surrogate.dim * rows.itemsize)
+                file.write(rows.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
         _marker(path, start).touch()
     state.wait_for_everyone()
 
@@ -195,14 +206,15 @@ def write_vectors(
 def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
     if path.exists():
         try:
-            vectors = np.load(path, mmap_mode="r+")
+            vectors = np.load(path, mmap_mode="r")
             if vectors.shape == shape and vectors.dtype == dtype:
                 return vectors
         except ValueError:
             pass  # interrupted while it was created, so no shard is complete
         for marker in path.parent.glob(f"{path.stem}.*.done"):
             marker.unlink()
-    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    with explained_full_disk(path):
+        return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
 
 
 def _marker(path: Path, start: int) -> Path:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, say
+from .common import MODEL_HELP, add_columns_argument, natural, positive, say
 
 
 if TYPE_CHECKING:
@@ -15,12 +15,14 @@ def prepare(args: argparse.Namespace) -> None:
     """Makes a batch plan."""
     from .. import docstring_split, prepare_batch_plan
     from ..batching import KMeansSettings, format_statistics
-    from ..data import PairSource, load_sources
+    from ..batching.batch_plan import BATCH_PLAN
+    from ..data import PairSource, load_sources, parse_columns
 
+    BATCH_PLAN.refuse_foreign(args.plan)  # before the data is read
     if args.data == ["docstrings"]:
         dataset, _ = docstring_split()
     else:
-        columns = dict(_name_and_column(pair) for pair in args.columns)
+        columns = parse_columns(args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
     plan = prepare_batch_plan(
         dataset,
@@ -40,18 +42,11 @@ def inspect(args: argparse.Namespace) -> None:
     from .. import BatchPlan
     from ..batching import format_statistics, write_inspection_page
 
-    plan = BatchPlan.load(args.plan)
+    plan = BatchPlan.load(args.plan, verify=args.verify)
     page = args.html or args.plan.with_suffix(".html")
     write_inspection_page(plan, page)
     say(format_statistics(plan))
     say(f"\nWrote {page}: open it in a browser.")
-
-
-def _name_and_column(pair: str) -> tuple[str, str]:
-    name, is_pair, column = pair.partition("=")
-    if not is_pair:
-        raise ValueError(f"`--columns` takes pairs such as query=question, got `{pair}`.")
-    return name, column
 
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
@@ -77,30 +72,24 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
         "data",
         metavar="DATA",
         nargs="+",
-        help="JSONL, Parquet or CSV files, folders or Hub names; or `docstrings`, which needs no download",
+        help="tables (JSONL, JSON, CSV, TSV, Parquet), folders or Hub names; or `docstrings`, which needs no download",
     )
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder to write")
     data = command.add_argument_group("data")
-    data.add_argument(
-        "--columns",
-        nargs="+",
-        default=[],
-        metavar="OURS=THEIRS",
-        help="column names, such as query=question document=answer domain=subdomain",
-    )
-    data.add_argument("--split", default="train", help="split of a Hub data set")
+    add_columns_argument(data)
+    data.add_argument("--split", default="train", help="split of a data set on disk or on the Hub")
     surrogate = command.add_argument_group("surrogate")
     surrogate.add_argument("--surrogate", default="tfidf", help=f"`tfidf`, or {MODEL_HELP}")
     surrogate.add_argument("--filter-surrogate", help="another model for the false-negative filter")
-    surrogate.add_argument("--surrogate-dim", type=int, default=128, help="dimensions of the `tfidf` vectors")
-    surrogate.add_argument("--max-length", type=int, help="tokens that a surrogate model reads of a text")
+    surrogate.add_argument("--surrogate-dim", type=positive, default=128, help="dimensions of the `tfidf` vectors")
+    surrogate.add_argument("--max-length", type=positive, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=int, default=256, help="target cluster size, in pairs")
-    clusters.add_argument("--iterations", type=int, default=100, help="k-means iterations")
-    clusters.add_argument("--starts", type=int, default=6, help="k-means starts; the best one is kept")
+    clusters.add_argument("--cluster-size", type=positive, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--iterations", type=positive, default=100, help="k-means iterations")
+    clusters.add_argument("--starts", type=positive, default=6, help="k-means starts; the best one is kept")
     clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
-    clusters.add_argument("--seed", type=int, default=0, help="random seed")
+    clusters.add_argument("--seed", type=natural, default=0, help="random seed")
     command.set_defaults(run=prepare)
 
 
@@ -114,6 +103,7 @@ def add_inspect(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf inspect plan --html plan.html",
     )
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
+    command.add_argument("--verify", action="store_true", help="compare the hashes of all files, not only their sizes")
     command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
     command.set_defaults(run=inspect)
 

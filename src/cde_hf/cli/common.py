@@ -3,12 +3,17 @@
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+CORPUS_HELP = (
+    "table (JSONL, JSON, CSV, TSV, Parquet), text file (a document a line), folder of tables or text files, or of a "
+    "retrieval set, or Hub name"
+)
 MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
@@ -16,6 +21,22 @@ def say(text: str) -> None:
     """Writes a line for the user, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write(text + "\n")
+
+
+def positive(text: str) -> int:
+    """Type of an option that counts something."""
+    return _whole_number(text, 1)
+
+
+def natural(text: str) -> int:
+    """Type of a seed, or of a number that may be 0."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+    return int(text)
 
 
 def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
@@ -34,6 +55,33 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
         raise ValueError(f"`{name}` cannot be loaded as a model: {error}") from error
 
 
+def read_corpus(path: Path, args: argparse.Namespace) -> "str | dict[str, str]":
+    """Returns what reads the corpus at a path or Hub name: the name, or the documents if their column was named."""
+    from ..data import load_corpus
+
+    return str(path) if args.text_column is None else load_corpus(str(path), text_column=args.text_column)
+
+
+def add_text_column_argument(command: argparse.ArgumentParser) -> None:
+    """Adds the option of all commands that read a corpus."""
+    command.add_argument(
+        "--text-column",
+        metavar="NAME",
+        help="column of the documents in a table (default: text, document, or the only column of texts)",
+    )
+
+
+def add_columns_argument(command: argparse._ActionsContainer) -> None:
+    """Adds the option of all commands that read pairs."""
+    command.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="OURS=THEIRS",
+        help="column names of pairs, such as query=question document=answer domain=subdomain",
+    )
+
+
 def add_trust_argument(command: argparse.ArgumentParser) -> None:
     """Adds the option of all commands that load checkpoints."""
     command.add_argument(
@@ -41,4 +89,15 @@ def add_trust_argument(command: argparse.ArgumentParser) -> None:
     )
 
 
-__all__ = ["MODEL_HELP", "add_trust_argument", "load_model", "say"]
+__all__ = [
+    "CORPUS_HELP",
+    "MODEL_HELP",
+    "add_columns_argument",
+    "add_text_column_argument",
+    "add_trust_argument",
+    "load_model",
+    "natural",
+    "positive",
+    "read_corpus",
+    "say",
+]

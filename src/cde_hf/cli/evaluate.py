@@ -5,7 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_trust_argument, load_model, say
+from .common import (
+    CORPUS_HELP,
+    MODEL_HELP,
+    add_columns_argument,
+    add_text_column_argument,
+    add_trust_argument,
+    load_model,
+    natural,
+    positive,
+    read_corpus,
+    say,
+)
 
 
 if TYPE_CHECKING:
@@ -17,15 +28,19 @@ def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
     from .. import BM25, load_retrieval_set
     from .. import evaluate as evaluate_systems
-    from ..data import load_documents, pseudo_retrieval_set
+    from ..data import load_documents, parse_columns, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
     from ..evaluation.metrics import METRICS
 
     unknown = [metric for metric in args.metrics if metric not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
-    retrieval_sets = [load_retrieval_set(folder) for folder in args.data]
-    proxies = [pseudo_retrieval_set(f"{path.name} (proxy)", path, seed=args.seed) for path in args.corpus]
+    columns = parse_columns(args.columns)
+    retrieval_sets = [load_retrieval_set(source, columns=columns) for source in args.data]
+    proxies = [
+        pseudo_retrieval_set(f"{path.name} (proxy)", str(path), text_column=args.text_column, seed=args.seed)
+        for path in args.corpus
+    ]
     paths = [Path(context) for context in args.context if context not in CONTEXTS]
     if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
@@ -84,13 +99,14 @@ def effect_of_context(evaluation: "Evaluation", name: str, metric: str) -> str:
 def contextualize(args: argparse.Namespace) -> None:
     """Adapts a sentence-transformers model to a corpus."""
     from .. import contextualize as contextualize_model
+    from .. import save_with_context
+    from ..files import CHECKPOINT
 
-    if args.output.exists() and (not args.output.is_dir() or any(args.output.iterdir())):
-        raise FileExistsError(f"`{args.output}` exists and is not an empty folder. Remove it or choose another one.")
-    model = load_model(args.model, args)
-    sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
-    contextualized = contextualize_model(model, args.corpus, seed=args.seed, **sizes)
-    contextualized.save(str(args.output))
+    with CHECKPOINT.locked(args.output):
+        corpus = read_corpus(args.corpus, args)
+        model = load_model(args.model, args)
+        sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
+        save_with_context(contextualize_model(model, corpus, seed=args.seed, **sizes), args.output)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
@@ -128,7 +144,9 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     data = command.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", nargs="+", default=[], metavar="FOLDER", help="folders of retrieval sets")
+    data.add_argument(
+        "--data", nargs="+", default=[], metavar="SET", help="folders of retrieval sets, or files of pairs"
+    )
     data.add_argument(
         "--corpus",
         nargs="+",
@@ -137,14 +155,16 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="corpora without queries, as files or folders: titles or sentences of their documents are the queries",
     )
+    add_columns_argument(command)
+    add_text_column_argument(command)
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
         "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
     )
-    command.add_argument("--context-size", type=int, help="context documents to sample (default: all)")
+    command.add_argument("--context-size", type=positive, help="context documents to sample (default: all)")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
-    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sample")
     command.add_argument("--json", type=Path, help="file for the scores of every query")
     add_trust_argument(command)
     command.set_defaults(run=evaluate)
@@ -161,13 +181,12 @@ def add_contextualize(commands: argparse._SubParsersAction) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument(
-        "corpus", metavar="CORPUS", type=Path, help="text or JSONL file, or folder of a retrieval set"
-    )
+    command.add_argument("corpus", metavar="CORPUS", type=Path, help=CORPUS_HELP)
+    add_text_column_argument(command)
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument("--corpus-dim", type=int, default=256, help="dimensions of the corpus part, 0 for none")
-    command.add_argument("--size", type=int, help="number of documents to sample (default: up to 50,000)")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sample and of the fit")
+    command.add_argument("--corpus-dim", type=natural, default=256, help="dimensions of the corpus part, 0 for none")
+    command.add_argument("--size", type=positive, help="number of documents to sample (default: up to 50,000)")
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sample and of the fit")
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
 

@@ -5,17 +5,19 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from .common import add_trust_argument, load_model, say
+from .common import add_text_column_argument, add_trust_argument, load_model, natural, read_corpus, say
 
 
 def export_onnx(args: argparse.Namespace) -> None:
     """Writes a contextual model to ONNX."""
     from .. import export_onnx as export
     from .. import set_context
+    from ..onnx import ONNX
 
+    ONNX.refuse_foreign(args.output)  # before the model is read
     model = load_model(args.model, args)
     if args.context is not None:
-        set_context(model, args.context, seed=args.seed)
+        set_context(model, read_corpus(args.context, args), seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
@@ -63,17 +65,20 @@ def convert(args: argparse.Namespace) -> None:
     from transformers import AutoTokenizer
 
     from .. import CDEModel, Prompts, save_checkpoint
+    from ..files import CHECKPOINT
 
-    model = CDEModel.from_pretrained(args.source)
-    tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-    if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
-        model.save_pretrained(args.destination)
-        say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
-    else:
-        prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
-        # The code of the released checkpoints is not needed, so it is neither run nor asked for.
-        tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
-        save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
+    with CHECKPOINT.locked(args.destination):
+        model = CDEModel.from_pretrained(args.source)
+        tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+        if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
+            with CHECKPOINT.replacing(args.destination) as new_folder:
+                model.save_pretrained(new_folder)
+            say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
+        else:
+            prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
+            # The code of the released checkpoints is not needed, so it is neither run nor asked for.
+            tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
+            save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
     say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
 
 
@@ -104,7 +109,8 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command.add_argument("model", metavar="MODEL", help="folder or Hub name of a contextual model")
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
     command.add_argument("--context", type=Path, help="corpus to sample the context from; default: the saved context")
-    command.add_argument("--seed", type=int, default=0, help="seed of the sampling")
+    add_text_column_argument(command)
+    command.add_argument("--seed", type=natural, default=0, help="seed of the sampling")
     command.add_argument(
         "--context-as-input",
         action="store_true",

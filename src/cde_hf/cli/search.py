@@ -4,10 +4,21 @@ import argparse
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_trust_argument, load_model, say
+from .common import (
+    CORPUS_HELP,
+    MODEL_HELP,
+    add_text_column_argument,
+    add_trust_argument,
+    load_model,
+    natural,
+    positive,
+    read_corpus,
+    say,
+)
 
 
 if TYPE_CHECKING:
@@ -17,7 +28,6 @@ if TYPE_CHECKING:
     from ..encoding import EncodedCorpus
     from ..index import SearchHit
 
-_CORPUS_HELP = "text file (a document a line), JSONL file, or folder of a retrieval set"
 _COLUMN_WIDTH = 58
 
 
@@ -31,21 +41,22 @@ def index(args: argparse.Namespace) -> None:
     """Builds an index of a corpus."""
     from .. import ContextualIndex
     from ..encoding import EncodedCorpus
-    from ..index.folder import check_folder
+    from ..index.storage import INDEX
     from ..processes import process_state
 
-    check_folder(args.output)
-    model = _contextual_model(args)
-    is_encoded = EncodedCorpus.exists(args.corpus)
-    work = args.output.with_name(f"{args.output.name}.partial")
-    encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
-    if process_state().is_main_process:
-        built = ContextualIndex.from_encoded(model, encoded, kind=args.kind)
-        built.save(args.output)
-        if not is_encoded:
-            shutil.rmtree(work)
-        trust = " --trust-remote-code" if args.trust_remote_code else ""
-        say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
+    is_main = process_state().is_main_process
+    with INDEX.locked(args.output) if is_main else nullcontext():
+        model = _contextual_model(args)
+        is_encoded = EncodedCorpus.exists(args.corpus)
+        work = args.output / ".cde-hf.encoded"
+        encoded = EncodedCorpus.load(args.corpus) if is_encoded else _encode(model, args, work)
+        if is_main:
+            built = ContextualIndex.from_encoded(encoded.model or model, encoded, kind=args.kind)
+            built.save(args.output)
+            if not is_encoded:
+                shutil.rmtree(work)
+            trust = " --trust-remote-code" if args.trust_remote_code else ""
+            say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
 
 
 def search(args: argparse.Namespace) -> None:
@@ -55,7 +66,7 @@ def search(args: argparse.Namespace) -> None:
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
-    found = ContextualIndex.load(args.index, load_model(name, args))
+    found = ContextualIndex.load(args.index, load_model(name, args), verify=args.verify)
     plain = _index_without_context(found, args) if args.side_by_side else None
     queries = [args.query] if args.query is not None else _typed_queries()
     for query in queries:
@@ -77,19 +88,20 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
     from .. import encode_corpus
 
     sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
-    return encode_corpus(model, args.corpus, folder, seed=args.seed, **sizes)
+    return encode_corpus(model, read_corpus(args.corpus, args), folder, seed=args.seed, **sizes)
 
 
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
     """Loads an index of the same documents without a context, which is built next to the index on first use."""
     from .. import ContextualIndex
+    from ..contextual_models import without_context
 
     if found.origin.context is None:
         raise ValueError(
             f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
         )
     folder = args.index.with_name(f"{args.index.name}.no-context")
-    model = found.model_without_context()
+    model = without_context(found.model)
     if ContextualIndex.exists(folder):
         plain = ContextualIndex.load(folder, model)
         if plain.document_ids == found.document_ids:
@@ -148,11 +160,12 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
         action="store_true",
         help="adapt a plain model to this corpus first, as `cde-hf contextualize` does",
     )
-    command.add_argument("--batch-size", type=int, default=32, help="number of texts to encode at once")
+    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
     command.add_argument(
-        "--shard-size", type=int, default=8192, help="documents in a file; an interrupted file is encoded again"
+        "--shard-size", type=positive, default=8192, help="documents in a file; an interrupted file is encoded again"
     )
-    command.add_argument("--seed", type=int, default=0, help="seed with which the context is sampled")
+    command.add_argument("--seed", type=natural, default=0, help="seed with which the context is sampled")
+    add_text_column_argument(command)
     add_trust_argument(command)
 
 
@@ -167,7 +180,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=_CORPUS_HELP)
+    _add_encoding_arguments(command, corpus_help=CORPUS_HELP)
     command.set_defaults(run=encode)
 
 
@@ -181,7 +194,7 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=f"{_CORPUS_HELP} or of `cde-hf encode`")
+    _add_encoding_arguments(command, corpus_help=f"{CORPUS_HELP} or of `cde-hf encode`")
     command.add_argument(
         "--kind",
         choices=["auto", "flat", "hnsw", "ivf"],
@@ -203,13 +216,14 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
     command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")
-    command.add_argument("--depth", type=int, default=10, help="number of documents to show")
+    command.add_argument("--depth", type=positive, default=10, help="number of documents to show")
     command.add_argument(
         "--side-by-side",
         action="store_true",
         help="also show the results without a context; the first time, this encodes the documents again",
     )
     command.add_argument("--model", help="model of the index, if it was moved")
+    command.add_argument("--verify", action="store_true", help="first compare the hashes of all files of the index")
     add_trust_argument(command)
     command.set_defaults(run=search)
 

@@ -1,13 +1,13 @@
 """Pairs to train on and retrieval sets to test with: readers, checks, prompts and a corpus that needs no download."""
 
-from .cleaning import CleaningReport
-from .corpora import Corpus, check_ids, ids_and_texts, load_corpus, load_documents
+from .checks import check_counts, check_positive, check_seed
+from .cleaning import CleaningReport, check_pairs
+from .corpora import Corpus, check_ids, check_texts, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
-from .pairs import clean_sources, load_pairs, load_sources
+from .pairs import PairSource, clean_sources, load_pairs, load_sources, parse_columns
 from .prompts import NO_PROMPTS, Prompts
 from .pseudo_queries import PseudoRetrievalSet, pseudo_retrieval_set
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
-from .sources import PairSource, check_pairs
 
 
 __all__ = [
@@ -20,8 +20,12 @@ __all__ = [
     "Prompts",
     "PseudoRetrievalSet",
     "RetrievalSet",
+    "check_counts",
     "check_ids",
     "check_pairs",
+    "check_positive",
+    "check_seed",
+    "check_texts",
     "clean_sources",
     "docstring_pairs",
     "docstring_split",
@@ -32,6 +36,7 @@ __all__ = [
     "load_pairs",
     "load_retrieval_set",
     "load_sources",
+    "parse_columns",
     "pseudo_retrieval_set",
     "retrieval_set_from_pairs",
     "save_retrieval_set",

@@ -1,10 +1,16 @@
-"""What makes a row a good pair, and how many rows were not."""
+"""What makes a row a good pair, how many rows were not, and whether a dataset holds pairs."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from datasets import Dataset, LargeList, List
+
+from .sources import expect_dataset, is_text
+
+
+PAIR_COLUMNS = ("query", "document", "negatives", "domain")
 
 
 class BadRowError(ValueError):
@@ -55,24 +61,6 @@ class CleaningReport:
         return f"{self.num_rows - self.num_pairs:,} of {self.num_rows:,} rows are bad: {found}."
 
 
-class BadRowCounter:
-    """Counts rows as they are read."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self._num_bad_rows: Counter[str] = Counter()
-        self._first_bad_rows: dict[str, str] = {}
-
-    def add(self, kind: str, place: str, count: int = 1) -> None:
-        """Counts bad rows of one kind. `place` is the location of the first one."""
-        self._num_bad_rows[kind] += count
-        self._first_bad_rows.setdefault(kind, place)
-
-    def report(self) -> CleaningReport:
-        """Returns the counts so far."""
-        return CleaningReport(self.num_rows, dict(self._num_bad_rows), dict(self._first_bad_rows))
-
-
 def make_pair(
     row: Mapping[str, Any], columns: Mapping[str, Sequence[str]], *, default_domain: str | None
 ) -> dict[str, Any]:
@@ -111,10 +99,55 @@ def make_pair(
     return {"query": query, "document": document, "negatives": negatives, "domain": domain}
 
 
+def check_pairs(dataset: Dataset) -> None:
+    """
+    Checks that a dataset holds pairs, and raises an error otherwise.
+
+    The columns `query` and `document` must hold texts, and so must an optional column `domain`. An optional column
+    `negatives` must hold lists of texts. Other columns are ignored. Only types are checked; [`load_pairs`] reads rows.
+
+    Args:
+        dataset (`datasets.Dataset`):
+            The dataset to check.
+
+    Example:
+
+    ```python
+    >>> from datasets import Dataset
+    >>> check_pairs(Dataset.from_dict({"query": ["Who barks?"], "document": ["A dog barks."]}))
+
+    ```
+    """
+    expect_dataset(dataset, "dataset")
+    missing = [name for name in ("query", "document") if name not in dataset.column_names]
+    if missing:
+        raise ValueError(
+            f"The dataset has no column {missing}; it has {dataset.column_names}. Rename its columns, or read it with "
+            "`load_pairs(dataset, columns=...)`."
+        )
+    for name in ("query", "document", "domain"):
+        if name in dataset.column_names and not is_text(dataset.features[name]):
+            raise ValueError(
+                f"The column `{name}` must hold texts, got {dataset.features[name]}. Cast it, or read the "
+                "dataset with `load_pairs`, which drops rows that are not texts."
+            )
+    if "negatives" in dataset.column_names and not _is_list_of_texts(dataset.features["negatives"]):
+        raise ValueError(
+            f"The column `negatives` must hold lists of texts, got {dataset.features['negatives']}. Read the dataset "
+            "with `load_pairs`, which takes single texts too."
+        )
+    if len(dataset) == 0:
+        raise ValueError("The dataset has no rows, at least one pair was expected. Check how it was filtered.")
+
+
 def pair_digest(pair: Mapping[str, Any]) -> int:
     """Hashes the domain, query and document of a pair to 64 bits, to find duplicates."""
     text = "\0".join((pair["domain"], pair["query"], pair["document"]))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), signed=True)
+
+
+def _is_list_of_texts(feature: Any) -> bool:
+    return isinstance(feature, List | LargeList) and is_text(feature.feature)
 
 
 def _find_negatives(row: Mapping[str, Any], columns: Sequence[str], document: str) -> list[str]:
@@ -141,4 +174,4 @@ def _expect_text(value: Any, kind_ending: str = "") -> str:
     return value
 
 
-__all__ = ["BadRowError", "BadRowCounter", "CleaningReport", "make_pair", "pair_digest"]
+__all__ = ["PAIR_COLUMNS", "BadRowError", "CleaningReport", "check_pairs", "make_pair", "pair_digest"]

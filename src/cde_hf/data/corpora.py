@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
-from .files import read_json_lines, read_lines
-from .retrieval_sets import find_corpus_file
-from .sources import expect_dataset, is_text
+from .sources import Table, find_file, open_tables
 
 
 Corpus: TypeAlias = Sequence[str] | Mapping[str, str] | Dataset | str | os.PathLike[str]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may have one without its other half
+_ID_COLUMNS = ("_id", "id")
+_TEXT_COLUMNS = ("text", "document")
 _ROWS_PER_BATCH = 1000
 
 
@@ -35,15 +35,17 @@ def load_corpus(corpus: Corpus, *, text_column: str | None = None) -> dict[str, 
 
             - a list of texts, which get the ids `"0"`, `"1"`, …
             - texts by id
-            - a dataset, with ids in an optional column `_id` or `id`
-            - the path of a text file with one document per line, of a `.jsonl` file of objects with `text` or
-              `document` and an optional `_id` or `id`, or of the folder of a retrieval set, of which
-              only the corpus is read. Files may be gzipped.
+            - a dataset
+            - the path of a table (JSONL, JSON, CSV, TSV or Parquet, of which only the last is never gzipped), of a
+              text file with one document per line, of a folder of tables or of text files with one document each, of
+              a folder that `save_to_disk` wrote, or of a retrieval set, of which only the corpus is read
+            - the name of a dataset on the Hub, if there is no such path
 
-            A `title` in a file or dataset is put before the text, with a space between them.
+            Datasets and tables may have ids in a column `_id` or `id`. A `title` is put before the text, with a space
+            between them. The id of a file of text is its name.
         text_column (`str`, *optional*):
-            Column of a dataset that has the texts, which are then read without titles. Defaults to `text`, or to the
-            only column of texts.
+            Column of a dataset or table that has the texts, which are then read without titles. Defaults to `text`,
+            `document`, or the only column of texts beside id and title.
 
     Returns:
         `dict[str, str]`: The documents by their ids. A document without an id gets its number, from `"0"`. Empty lines
@@ -82,19 +84,26 @@ def ids_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[li
     return _number_missing(names), texts
 
 
-def ids_titles_and_texts(corpus: Corpus) -> tuple[list[str], list[str], list[str]]:
+def ids_titles_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[list[str], list[str], list[str]]:
     """Returns the ids, the titles and the texts of a corpus. A document without a title has an empty one."""
-    if isinstance(corpus, str | os.PathLike):
-        documents = list(_read_path(corpus))
-        _check_not_empty(documents)
-        names, titles, texts = zip(*documents, strict=True)
-        return _number_missing(names), list(titles), list(texts)
-    if isinstance(corpus, Dataset) and "title" in corpus.column_names:
-        # A column that is named is read without titles.
-        ids, column = ids_and_texts(corpus, text_column=_text_column(corpus, None))
-        return ids, [str(title or "") for title in corpus.with_format(None)["title"]], list(column)
-    ids, column = ids_and_texts(corpus)
-    return ids, [""] * len(ids), list(column)
+    if isinstance(corpus, str | os.PathLike | Dataset):
+        names, titles, texts = _read_tables(_open(corpus), text_column)
+        return _number_missing(names), titles, texts
+    ids, documents = ids_and_texts(corpus, text_column=text_column)
+    return ids, [""] * len(ids), list(documents)
+
+
+def read_documents(
+    tables: Iterable[Table], text_column: str | None = None
+) -> Iterator[tuple[str, str | None, str, str]]:
+    """Reads the place, the id or `None`, the title, if there is one, and the text of each document of tables."""
+    for table in tables:
+        column = _text_column(table, text_column) if table.columns else ""
+        for place, row in table.read([*_ID_COLUMNS, "title", column]):
+            title = None if text_column is not None else row.get("title")
+            check_text(row.get(column), place, error=ValueError)
+            check_text(title or "", f"the title of {place}", error=ValueError)
+            yield place, _to_id(row.get("_id", row.get("id"))), title or "", row[column]
 
 
 def check_ids(document_ids: Iterable[str]) -> list[str]:
@@ -114,27 +123,57 @@ def check_ids(document_ids: Iterable[str]) -> list[str]:
     return document_ids
 
 
-def _names_and_texts(corpus: Corpus, text_column: str | None) -> tuple[Iterable[str | None], Sequence[str]]:
+def check_text(text: Any, place: str, *, error: type[Exception] = TypeError) -> None:
+    """Refuses what is no text, and a text that no tokenizer can read. `place` names it in the message."""
+    if not isinstance(text, str):
+        raise error(
+            f"Documents and queries must be texts, got a `{type(text).__name__}` for {place}. Give its text or leave "
+            "it out."
+        )
+    broken = None if text.isascii() else _SURROGATE.search(text)
+    if broken is not None:
+        raise ValueError(
+            f"{place[0].upper()}{place[1:]} has half of a character ({broken[0]!r}) at position {broken.start()}, "
+            "such as a broken emoji. No tokenizer can read it. Repair or remove it."
+        )
+
+
+def _open(corpus: Any) -> list[Table]:
+    folder = Path(corpus).expanduser() if isinstance(corpus, str | os.PathLike) else None
+    # A retrieval set has more tables than its corpus.
+    return open_tables((find_file(folder, "corpus") if folder and os.path.isdir(folder) else None) or corpus)
+
+
+def _read_tables(
+    tables: Iterable[Table], text_column: str | None
+) -> tuple[Iterable[str | None], list[str], list[str]]:
+    documents = list(read_documents(tables, text_column))
+    _check_not_empty(documents)
+    _, names, titles, texts = map(list, zip(*documents, strict=True))
+    return names, titles, texts
+
+
+def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str | None], Sequence[str]]:
     """Returns an id or `None` for each document, and the checked texts."""
     names: Iterable[str | None]
     texts: Sequence[str]
-    if isinstance(corpus, Dataset | DatasetDict | IterableDataset | IterableDatasetDict):
-        names, texts = _read_dataset(corpus, text_column)
+    if isinstance(corpus, str | os.PathLike | Dataset | DatasetDict | IterableDataset | IterableDatasetDict):
+        tables = _open(corpus)
+        if tables[0].dataset is None:
+            names, titles, texts = _read_tables(tables, text_column)
+            return names, list(map(_join, titles, texts))
+        names, texts = _read_dataset(tables[0], tables[0].dataset, text_column)
     elif text_column is not None:
         raise ValueError(
-            f"`text_column={text_column!r}` was given with a `{type(corpus).__name__}`, but only a `datasets.Dataset` "
-            "has columns. Leave it out."
+            f"`text_column={text_column!r}` was given with a `{type(corpus).__name__}`, but only datasets and tables "
+            "have columns. Leave it out."
         )
-    elif isinstance(corpus, str | os.PathLike):
-        documents = list(_read_path(corpus))
-        names, texts = [name for name, _, _ in documents], [_join(title, text) for _, title, text in documents]
-        _check_texts(texts, [str(row) if name is None else name for row, name in enumerate(names)])
     elif isinstance(corpus, Mapping):
         names, texts = corpus.keys(), list(corpus.values())
-        _check_texts(texts, list(names))
-    elif isinstance(corpus, Sequence):
+        check_texts(texts, list(names))
+    elif isinstance(corpus, Sequence) and not isinstance(corpus, bytes | bytearray):
         names, texts = repeat(None, len(corpus)), corpus
-        _check_texts(texts, range(len(texts)))
+        check_texts(texts, range(len(texts)))
     else:
         raise TypeError(
             "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a "
@@ -153,82 +192,49 @@ def _check_not_empty(documents: Sequence[Any]) -> None:
         raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
 
 
-def _check_texts(texts: Sequence[Any], names: Sequence[Any]) -> None:
+def check_texts(
+    texts: Sequence[Any], names: Sequence[Any], *, kind: str = "document", error: type[Exception] = TypeError
+) -> None:
+    """Checks all texts, each as [`check_text`] does. `kind` and the names stand in the message."""
     for start in range(0, len(texts), _ROWS_PER_BATCH):  # reading the column of a dataset row by row is slow
         for row, text in enumerate(texts[start : start + _ROWS_PER_BATCH], start):
-            if not isinstance(text, str):
-                raise TypeError(
-                    f"Documents must be texts, got a `{type(text).__name__}` for document `{names[row]}`. Give its "
-                    "text or leave it out."
-                )
-            broken = None if text.isascii() else _SURROGATE.search(text)
-            if broken is not None:
-                raise ValueError(
-                    f"Document `{names[row]}` has half of a character ({broken[0]!r}) at position {broken.start()}, "
-                    "such as a broken emoji. No tokenizer can read it. Repair or remove it."
-                )
+            check_text(text, f"{kind} `{names[row]}`", error=error)
 
 
-def _read_dataset(dataset: Any, text_column: str | None) -> tuple[Iterable[str | None], Sequence[str]]:
-    expect_dataset(dataset, "corpus")
+def _read_dataset(
+    table: Table, dataset: Dataset, text_column: str | None
+) -> tuple[Iterable[str | None], Sequence[str]]:
+    """Returns the ids of a dataset, and its texts as a column that is read where it is indexed."""
     dataset = dataset.with_format(None)
-    column = _text_column(dataset, text_column)
+    column = _text_column(table, text_column)
     # A selection of rows may leave out the nulls of the table.
     if dataset.data.column(column).null_count > 0:
-        _check_texts(dataset[column], range(len(dataset)))
-    id_column = next((name for name in ("_id", "id") if name in dataset.column_names), None)
+        check_texts(dataset[column], range(len(dataset)), error=ValueError)
+    id_column = next((name for name in _ID_COLUMNS if name in dataset.column_names), None)
     names = repeat(None, len(dataset)) if id_column is None else map(_to_id, dataset[id_column][:])
     if text_column is None and "title" in dataset.column_names:
         dataset = dataset.with_transform(lambda rows: {column: list(map(_join, rows["title"], rows[column]))})
     return names, dataset[column]
 
 
-def _text_column(dataset: Dataset, text_column: str | None) -> str:
-    columns = [name for name, feature in dataset.features.items() if is_text(feature)]
+def _text_column(table: Table, text_column: str | None) -> str:
+    """Finds the column of the documents."""
+    texts = [name for name, holds_texts in table.columns.items() if holds_texts]
     if text_column is not None:
-        if text_column in columns:
+        if text_column in texts:
             return text_column
         raise ValueError(
-            f"The dataset has no column of texts `{text_column}`. Its columns of texts are {columns}: name one of "
+            f"`{table.place}` has no column of texts `{text_column}`. Its columns of texts are {texts}: name one of "
             "them in `text_column`."
         )
-    candidates = ["text"] if "text" in columns else [name for name in columns if name not in ("_id", "id", "title")]
-    if len(candidates) == 1:
+    candidates = [name for name in _TEXT_COLUMNS if name in table.columns]
+    candidates = candidates or [name for name in texts if name not in (*_ID_COLUMNS, "title")]
+    if len(candidates) == 1 or (candidates and candidates[0] in _TEXT_COLUMNS):
         return candidates[0]
     raise ValueError(
-        f"The dataset has no column `text`, and its columns of texts are {columns}. Pass the column of the documents: "
-        "`dataset['…']`."
+        f"`{table.place}` has no column `text`, and its columns of texts are {texts}. Name the column of the "
+        "documents in `text_column`, or with `--text-column`."
     )
-
-
-def _read_path(corpus: str | os.PathLike[str]) -> Iterator[tuple[str | None, str, str]]:
-    """Reads an id or `None`, the title, if there is one, and the text of each document."""
-    path = Path(corpus).expanduser()
-    if not os.path.exists(path):  # not `Path.exists`, which raises an error if the text is too long for a file name
-        if not isinstance(corpus, str):
-            raise FileNotFoundError(f"There is no file or folder `{path}`. Check the path.")
-        raise FileNotFoundError(
-            f"Did you mean a path? There is no file or folder {corpus[:80]!r}. A corpus of one text is a list: "
-            "`[text]`."
-        )
-    if path.is_dir():
-        path = find_corpus_file(path)
-    if ".jsonl" in path.suffixes:
-        for number, fields in read_json_lines(path):
-            name, title = _to_id(fields.get("_id", fields.get("id"))), str(fields.get("title") or "")
-            yield name, title, _text(path, number, fields)
-    else:
-        yield from ((None, "", line.strip()) for _, line in read_lines(path) if line.strip())
-
-
-def _text(path: Path, number: int, fields: dict[str, Any]) -> str:
-    text = fields.get("text", fields.get("document"))
-    if not isinstance(text, str):
-        raise ValueError(
-            f"Line {number} of `{path}` has the fields {sorted(fields)}, but a document is a string in `text` "
-            "or `document`. Rename the field or remove the line."
-        )
-    return text
 
 
 def _to_id(value: Any) -> str | None:
@@ -236,7 +242,17 @@ def _to_id(value: Any) -> str | None:
 
 
 def _join(title: str | None, text: str) -> str:
-    return f"{title or ''} {text}".strip()
+    return f"{title} {text}".strip() if title else text
 
 
-__all__ = ["Corpus", "check_ids", "ids_and_texts", "ids_titles_and_texts", "load_corpus", "load_documents"]
+__all__ = [
+    "Corpus",
+    "check_ids",
+    "check_text",
+    "check_texts",
+    "ids_and_texts",
+    "ids_titles_and_texts",
+    "load_corpus",
+    "load_documents",
+    "read_documents",
+]

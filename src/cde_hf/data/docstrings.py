@@ -19,14 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-from datasets import Dataset
+from datasets import Dataset, Features, Value
 from transformers.utils import logging
 
-from .files import cache_key, cached_dataset, write_rows
+from .pairs import cached_rows
 from .retrieval_sets import RetrievalSet, retrieval_set_from_pairs
 
 
@@ -84,7 +83,7 @@ HELD_OUT_LIBRARIES = ("huggingface-hub", "networkx", "pydantic", "scikit-learn")
 
 # Raise it with every change of the rules below, so that an older corpus in the cache is not reused.
 _CORPUS_VERSION = 1
-_SCHEMA = pa.schema({"query": pa.string(), "document": pa.string(), "domain": pa.string()})
+_FEATURES = Features(dict.fromkeys(("query", "document", "domain"), Value("string")))
 
 _SKIPPED_FOLDERS = frozenset(
     [
@@ -122,7 +121,7 @@ def docstring_pairs(
     Args:
         libraries (`Sequence[str]`, *optional*, defaults to all that are installed):
             Names from `LIBRARIES`.
-        cache_folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
+        cache_folder (`str` or `os.PathLike`, *optional*, defaults to the cache of `datasets`):
             Where the corpus is kept.
 
     Returns:
@@ -131,10 +130,9 @@ def docstring_pairs(
     """
     found = find_libraries(libraries)
     versions = {name: library.version for name, library in found.items()}
-    key = cache_key("docstrings", _CORPUS_VERSION, versions)
-    dataset, facts = cached_dataset(cache_folder, f"docstrings-{key}", lambda path: _write_corpus(found, path))
-    logger.info(f"Docstrings of {', '.join(f'{name} {number}' for name, number in facts['versions'].items())}.")
-    return dataset
+    logger.info(f"Docstrings of {', '.join(f'{name} {number}' for name, number in versions.items())}.")
+    identity = ["docstrings", _CORPUS_VERSION, versions]
+    return cached_rows(lambda: _stream_pairs(found), _FEATURES, identity, cache_folder)
 
 
 def docstring_split(
@@ -146,7 +144,7 @@ def docstring_split(
     Args:
         libraries (`Sequence[str]`, *optional*, defaults to all that are installed):
             Names from `LIBRARIES`.
-        cache_folder (`str` or `os.PathLike`, *optional*, defaults to `cde_hf` in the Hugging Face cache):
+        cache_folder (`str` or `os.PathLike`, *optional*, defaults to the cache of `datasets`):
             Where the corpus is kept.
 
     Returns:
@@ -288,11 +286,6 @@ def drop_repeats(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
             seen.update(texts)
             kept.append(pair)
     return kept
-
-
-def _write_corpus(libraries: Mapping[str, InstalledLibrary], path: Path) -> dict[str, Any]:
-    write_rows(_stream_pairs(libraries), path, _SCHEMA)
-    return {"versions": {name: library.version for name, library in libraries.items()}}
 
 
 def _stream_pairs(libraries: Mapping[str, InstalledLibrary]) -> Iterator[dict[str, str]]:

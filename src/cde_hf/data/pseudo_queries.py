@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .checks import check_counts, check_seed
 from .corpora import Corpus, ids_titles_and_texts
 from .retrieval_sets import RetrievalSet
 
@@ -48,7 +49,9 @@ class PseudoRetrievalSet(RetrievalSet):
         return len(self.queries) - self.num_titles
 
 
-def pseudo_retrieval_set(name: str, corpus: Corpus, *, num_queries: int = 500, seed: int = 0) -> PseudoRetrievalSet:
+def pseudo_retrieval_set(
+    name: str, corpus: Corpus, *, text_column: str | None = None, num_queries: int = 500, seed: int = 0
+) -> PseudoRetrievalSet:
     """
     Makes a retrieval set from a corpus without queries.
 
@@ -63,6 +66,8 @@ def pseudo_retrieval_set(name: str, corpus: Corpus, *, num_queries: int = 500, s
             Name of the set.
         corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
             As for [`load_corpus`]. Files and datasets can have a `title`.
+        text_column (`str`, *optional*):
+            As for [`load_corpus`].
         num_queries (`int`, *optional*, defaults to `500`):
             Number of queries to sample. Fewer documents make fewer queries.
         seed (`int`, *optional*, defaults to `0`):
@@ -81,9 +86,9 @@ def pseudo_retrieval_set(name: str, corpus: Corpus, *, num_queries: int = 500, s
 
     ```
     """
-    if num_queries < 1:
-        raise ValueError(f"`num_queries` must be at least 1, got {num_queries}. Leave it out for the default.")
-    titles, texts = _read_distinct_documents(name, corpus)
+    check_counts(num_queries=num_queries)
+    check_seed(seed)
+    titles, texts = _read_distinct_documents(name, corpus, text_column)
     num_occurrences, answers_of_title = _count_sentences(titles, texts)
     sampled_ids = list(texts)
     generator = random.Random(seed)
@@ -112,10 +117,12 @@ def pseudo_retrieval_set(name: str, corpus: Corpus, *, num_queries: int = 500, s
     return PseudoRetrievalSet(name, texts, queries, qrels, num_titles=len(queries.keys() & titles.keys()))
 
 
-def _read_distinct_documents(name: str, corpus: Corpus) -> tuple[dict[str, str], dict[str, str]]:
+def _read_distinct_documents(
+    name: str, corpus: Corpus, text_column: str | None
+) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the usable titles and all texts by id. A title that is not usable is part of its text."""
     titles, texts, known = {}, {}, set()
-    ids, all_titles, all_texts = ids_titles_and_texts(corpus)
+    ids, all_titles, all_texts = ids_titles_and_texts(corpus, text_column=text_column)
     for document_id, title, text in zip(ids, all_titles, all_texts, strict=True):
         title, joined = title.strip(), f"{title} {text}".strip()
         if _normalize(joined) in known:

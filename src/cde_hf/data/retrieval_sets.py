@@ -3,16 +3,17 @@
 import json
 import os
 import tempfile
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from datasets import Dataset
 from transformers.utils import logging
 
-from .files import read_json_lines, read_lines
-from .sources import check_pairs
+from .cleaning import check_pairs
+from .corpora import check_ids, check_texts, read_documents
+from .pairs import load_pairs
+from .sources import find_file, open_tables, read_lines
 
 
 logger = logging.get_logger(__name__)
@@ -43,6 +44,8 @@ class RetrievalSet:
     qrels: dict[str, dict[str, int]]
 
     def __post_init__(self) -> None:
+        check_texts(list(self.corpus.values()), list(self.corpus), kind=f"document of `{self.name}`")
+        check_texts(list(self.queries.values()), list(self.queries), kind=f"query of `{self.name}`")
         if not self.queries:
             raise ValueError(
                 f"`{self.name}` has no queries, but must have one with a positive document. Check its files."
@@ -109,24 +112,31 @@ def retrieval_set_from_pairs(name: str, dataset: Dataset) -> RetrievalSet:
     )
 
 
-def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
+def load_retrieval_set(
+    source: str | os.PathLike, *, columns: Mapping[str, str | Sequence[str]] | None = None
+) -> RetrievalSet:
     """
-    Reads a retrieval set in the layout of BEIR.
+    Reads a retrieval set in the layout of BEIR, or makes one from a file of pairs.
 
     Args:
-        folder (`str` or `os.PathLike`):
-            Folder with `corpus.jsonl` (`_id`, `text`, optional `title`) and `queries.jsonl` (`_id`, `text`), gzipped
-            or not, and the judgements in `qrels.tsv` or `qrels/test.tsv` (query id, document id and grade, with or
-            without a header). The set takes the name of the folder.
+        source (`str` or `os.PathLike`):
+            Folder with the tables `corpus` (`_id`, `text`, optional `title`) and `queries` (`_id`, `text`), such as
+            `corpus.jsonl.gz` or `queries.csv`, and the judgements in `qrels.tsv` or `qrels/test.tsv` (query id,
+            document id and grade, with or without a header). Or a file of pairs, as for [`load_pairs`]. The set takes
+            the name of the folder or file.
+        columns (`Mapping`, *optional*):
+            The names of the columns of a file of pairs, as for [`load_pairs`].
 
     Returns:
         `RetrievalSet`: The set. Title and text are joined by a space. Queries without a positive document are skipped,
         and their number is logged.
     """
-    folder = Path(folder).expanduser()
-    corpus_file = find_corpus_file(folder)
-    queries_file = _find_file(folder, "queries.jsonl", "queries.jsonl.gz")
-    qrels_file = _find_file(folder, "qrels.tsv", "qrels/test.tsv")
+    folder = Path(source).expanduser()
+    if folder.is_file():
+        return retrieval_set_from_pairs(folder.stem, load_pairs(folder, columns=columns))
+    corpus_file, queries_file = (_find_file(folder, find_file(folder, name), name) for name in ("corpus", "queries"))
+    qrels_files = (folder / name for name in ("qrels.tsv", "qrels/test.tsv"))
+    qrels_file = _find_file(folder, next((path for path in qrels_files if path.is_file()), None), "qrels.tsv")
     corpus, queries = _read_texts(corpus_file), _read_texts(queries_file)
     qrels: dict[str, dict[str, int]] = {query_id: {} for query_id in queries}
     for number, query_id, document_id, grade in _read_judgements(qrels_file, queries):
@@ -147,11 +157,6 @@ def load_retrieval_set(folder: str | os.PathLike) -> RetrievalSet:
             "document."
         )
     return RetrievalSet(folder.resolve().name, corpus, {query_id: queries[query_id] for query_id in qrels}, qrels)
-
-
-def find_corpus_file(folder: Path) -> Path:
-    """Returns the file of the documents in a folder in the layout of BEIR."""
-    return _find_file(folder, "corpus.jsonl", "corpus.jsonl.gz")
 
 
 def save_retrieval_set(retrieval_set: RetrievalSet, folder: str | os.PathLike) -> None:
@@ -187,32 +192,27 @@ def _has_positive(grades: dict[str, int]) -> bool:
     return any(grade > 0 for grade in grades.values())
 
 
-def _find_file(folder: Path, *names: str) -> Path:
+def _find_file(folder: Path, file: Path | None, name: str) -> Path:
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder `{folder}`. Check the path: retrieval sets are folders on disk.")
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise FileNotFoundError(
-        f"`{folder}` has neither {' nor '.join(names)}. Give a folder in the layout of BEIR: corpus, queries, qrels."
-    )
+        raise FileNotFoundError(
+            f"There is no folder `{folder}`. Check the path: retrieval sets are folders or files on disk."
+        )
+    if file is None:
+        raise FileNotFoundError(
+            f"`{folder}` has no `{name}`. Give a folder in the layout of BEIR (corpus.jsonl, queries.jsonl, "
+            "qrels.tsv), or a file of pairs."
+        )
+    return file
 
 
 def _read_texts(path: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for number, row in read_json_lines(path):
-        fields: list[Any] = [row.get("_id"), row.get("title") or "", row.get("text")]
-        if not all(isinstance(field, str) for field in fields):
-            raise ValueError(
-                f"Line {number} of `{path}` must have the strings `_id` and `text`, and `title` if any, got "
-                f"{ {name: row.get(name) for name in ('_id', 'title', 'text')} }. Fix or remove it."
-            )
-        identifier, title, text = fields
-        if identifier in texts:
-            raise ValueError(
-                f"Line {number} of `{path}` has the id `{identifier}` of an earlier line. Fix or remove it."
-            )
+    for place, identifier, title, text in read_documents(open_tables(path)):
+        if identifier is None or identifier in texts:
+            fault = "no `_id`" if identifier is None else f"the id `{identifier}` of an earlier row"
+            raise ValueError(f"{place[0].upper()}{place[1:]} has {fault}. Fix or remove it.")
         texts[identifier] = f"{title} {text}".strip()
+    check_ids(texts)
     return texts
 
 
@@ -244,4 +244,4 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-__all__ = ["RetrievalSet", "find_corpus_file", "load_retrieval_set", "retrieval_set_from_pairs", "save_retrieval_set"]
+__all__ = ["RetrievalSet", "load_retrieval_set", "retrieval_set_from_pairs", "save_retrieval_set"]

@@ -1,241 +1,131 @@
-"""Where pairs come from: a file, a folder of files, a dataset in memory or on the Hub; and checks of these."""
+"""
+One path from any source to rows: a file, a folder of files, a dataset in memory, on disk or on the Hub.
 
+1. `open_tables` finds what a source names: a table for each file, or one for a dataset.
+2. `Table.read` streams the rows of a table. Each comes with its place for messages, such as "line 3 of `faq.csv`".
+
+`datasets.load_dataset` loads from the Hub. Local CSV and JSON are parsed by Python itself, because the readers of
+`datasets` turn texts that look like dates into dates, shift the columns of a CSV row with a comma too many, know no
+line numbers, and end the process on deeply nested JSON.
+"""
+
+import csv
+import gzip
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import (
     Dataset,
     DatasetDict,
     IterableDataset,
     IterableDatasetDict,
-    LargeList,
-    List,
     Value,
     load_dataset,
+    load_from_disk,
 )
-from datasets.exceptions import DatasetNotFoundError
-
-from .files import FILE_ENDINGS, file_ending, find_data_files, read_columns, read_rows
+from transformers.utils import logging
 
 
-PAIR_COLUMNS = ("query", "document", "negatives", "domain")
+logger = logging.get_logger(__name__)
 
-_ROWS_PER_BATCH = 1000
+Rows = Iterator[tuple[str, dict[str, Any]]]
+
+# The files of a folder are those of the first group that it has: a README.md beside tables is no data.
+_ENDINGS: tuple[tuple[str, ...], ...] = ((".jsonl", ".csv", ".tsv", ".parquet"), (".json",), (".txt", ".md"))
+_ALL_ENDINGS = tuple(ending for group in _ENDINGS for ending in group)
+_SAVED_FILES = ("dataset_info.json", "state.json")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _TEXT_TYPES = ("string", "large_string", "string_view")
+_HUB_NAME = re.compile(r"\w[\w.-]*/[\w.-]+")
 _SHARD_NUMBER = re.compile(r"-\d{5}-of-\d{5}$")
-
-
-@dataclass(frozen=True)
-class PairSource:
-    """
-    A source of pairs and how to read it.
-
-    Args:
-        source (`str`, `os.PathLike` or `datasets.Dataset`):
-            A JSONL, JSONL.gz, Parquet or CSV file, a folder of such files, the name of a dataset on the Hub, or a
-            dataset.
-        columns (`Mapping`, *optional*):
-            Maps `query`, `document`, `negatives` and `domain` to the names of the source's columns, where these
-            differ. `negatives` may be one column, of lists or of texts, or several columns of texts. A row without
-            negatives gets an empty list.
-        domain (`str`, *optional*):
-            Domain of all pairs. Defaults to the column `domain`. Without this column the domain is the name of the
-            file, without ending and shard number, or of the dataset on the Hub.
-        split (`str`, *optional*, defaults to `"train"`):
-            Split of a dataset on the Hub.
-    """
-
-    source: str | os.PathLike | Dataset
-    columns: Mapping[str, str | Sequence[str]] | None = None
-    domain: str | None = None
-    split: str = "train"
-
-    def __post_init__(self) -> None:
-        columns = self.columns or {}
-        unknown = [name for name in columns if name not in PAIR_COLUMNS]
-        if unknown:
-            raise ValueError(
-                f"`columns` has the keys {unknown}, but must map our names {list(PAIR_COLUMNS)} to the "
-                "source's names. Did you swap keys and values?"
-            )
-        listed = [name for name in columns if name != "negatives" and not isinstance(columns[name], str)]
-        if listed:
-            raise TypeError(f"`columns` must name one column for {listed}. Only `negatives` may have several.")
-        if self.domain is not None and "domain" in columns:
-            raise ValueError(
-                f"Both `domain={self.domain!r}` and the column `{columns['domain']}` were given for the domain. Give "
-                "only one of them."
-            )
+# A JSON object may omit null fields, so one row does not show all columns.
+_ROWS_TO_FIND_COLUMNS = 100
+_ROWS_PER_BATCH = 1000
 
 
 @dataclass(frozen=True)
 class Table:
     """
-    One file or dataset of a source, read row by row.
+    One file or dataset, read row by row.
 
     Args:
         name (`str`, *optional*):
-            Default domain of its pairs. `None` for a dataset in memory, which has no name.
+            Name without ending and shard number. `None` for a dataset in memory, which has no name.
         place (`str`):
             Its name in messages.
-        row_word (`str`):
-            Name of its rows in messages, `"line"` or `"row"`.
-        columns (`Sequence[str]`):
-            Names of its columns.
-        identity (`Sequence[str | int]`):
+        columns (`Mapping[str, bool]`):
+            Its columns, and whether each holds texts.
+        identity (`str`):
             Changes when the rows change.
         read (`Callable`):
-            Takes the columns that are needed and returns an iterator over row numbers, from 1, and rows.
+            Takes the columns that are needed and returns an iterator over rows, each with its place.
+        dataset (`datasets.Dataset`, *optional*):
+            The dataset, if it is one.
     """
 
     name: str | None
     place: str
-    row_word: str
-    columns: Sequence[str]
-    identity: Sequence[str | int]
-    read: Callable[[Sequence[str]], Iterator[tuple[int, dict[str, Any]]]]
+    columns: Mapping[str, bool]
+    identity: str
+    read: Callable[[Collection[str]], Rows]
+    dataset: Dataset | None = None
 
 
-@dataclass(frozen=True)
-class MappedTable:
+def open_tables(source: str | os.PathLike | Dataset, split: str = "train") -> list[Table]:
     """
-    A table and the columns to read from it.
+    Opens the tables of a source.
 
     Args:
-        table (`Table`):
-            The table.
-        columns (`dict[str, list[str]]`):
-            The table's columns for each of ours. Without `domain` if it is not read.
-        default_domain (`str`, *optional*):
-            Domain of rows without one.
+        source (`str`, `os.PathLike` or `datasets.Dataset`):
+            A JSONL, JSON, CSV, TSV, Parquet or text file, gzipped or not; a folder of such files, of which each text
+            file is one row; a folder that `save_to_disk` wrote; the name of a dataset on the Hub; or a dataset.
+        split (`str`, *optional*, defaults to `"train"`):
+            Split of a dataset on disk or on the Hub.
+
+    Returns:
+        `list[Table]`: One table for each file, in the order of their names, or one for the dataset.
     """
-
-    table: Table
-    columns: dict[str, list[str]]
-    default_domain: str | None
-
-
-def check_pairs(dataset: Dataset) -> None:
-    """
-    Checks that a dataset holds pairs, and raises an error otherwise.
-
-    The columns `query` and `document` must hold texts, and so must an optional column `domain`. An optional column
-    `negatives` must hold lists of texts. Other columns are ignored. Only types are checked; [`load_pairs`] reads rows.
-
-    Args:
-        dataset (`datasets.Dataset`):
-            The dataset to check.
-
-    Example:
-
-    ```python
-    >>> from datasets import Dataset
-    >>> check_pairs(Dataset.from_dict({"query": ["Who barks?"], "document": ["A dog barks."]}))
-
-    ```
-    """
-    expect_dataset(dataset, "dataset")
-    missing = [name for name in ("query", "document") if name not in dataset.column_names]
-    if missing:
-        raise ValueError(
-            f"The dataset has no column {missing}; it has {dataset.column_names}. Rename its columns, or read it with "
-            "`load_pairs(dataset, columns=...)`."
-        )
-    for name in ("query", "document", "domain"):
-        if name in dataset.column_names and not is_text(dataset.features[name]):
+    if not isinstance(source, str | os.PathLike):
+        expect_dataset(source, "source")
+        return [_dataset_table(source, None)]
+    path = Path(source).expanduser()
+    if os.path.exists(path):  # not `Path.exists`, which raises an error if a text is too long for a file name
+        if (path / "dataset_dict.json").is_file() or all((path / name).is_file() for name in _SAVED_FILES):
+            return [_dataset_table(_load_saved(path, split), path.resolve().name, str(path))]
+        if split != "train":
             raise ValueError(
-                f"The column `{name}` must hold texts, got {dataset.features[name]}. Cast it, or read the "
-                "dataset with `load_pairs`, which drops rows that are not texts."
+                f"`split={split!r}` was given, but only datasets on disk or on the Hub have splits. Leave it out."
             )
-    if "negatives" in dataset.column_names and not _is_list_of_texts(dataset.features["negatives"]):
-        raise ValueError(
-            f"The column `negatives` must hold lists of texts, got {dataset.features['negatives']}. Read the dataset "
-            "with `load_pairs`, which takes single texts too."
-        )
-    if len(dataset) == 0:
-        raise ValueError("The dataset has no rows, at least one pair was expected. Check how it was filtered.")
-
-
-def open_tables(source: PairSource) -> list[Table]:
-    """Opens the tables of a source: one for each file, or one for the dataset."""
-    if not isinstance(source.source, str | os.PathLike):
-        expect_dataset(source.source, "source")
-        _expect_no_split(source)
-        return [_dataset_table(source.source, None)]
-    path = Path(source.source).expanduser()
-    if path.exists():
-        _expect_no_split(source)
-        return [_file_table(file) for file in find_data_files(path)]
-    if isinstance(source.source, os.PathLike) or _looks_like_path(source.source):
-        raise FileNotFoundError(f"There is no file or folder `{path}`. Check the path.")
-    try:
-        dataset = load_dataset(source.source, split=source.split)
-    except (DatasetNotFoundError, ConnectionError) as error:
+        return _open_folder(path) if path.is_dir() else [_file_table(path)]
+    name = str(source)
+    if isinstance(source, os.PathLike) or not _HUB_NAME.fullmatch(name) or name.endswith((*_ALL_ENDINGS, ".gz")):
         raise FileNotFoundError(
-            f"`{source.source}` is not a local file or folder, and was not found on the Hub ({error}). Check the "
-            "name and the connection to the Hub."
+            f"There is no file or folder {name[:80]!r}. Check the path. A text is passed in a list: `[text]`."
+        )
+    logger.warning(f"There is no file or folder `{name}`, so the dataset of this name is loaded from the Hub.")
+    try:
+        dataset = load_dataset(name, split=split)
+    except (OSError, ValueError) as error:
+        raise FileNotFoundError(
+            f"`{name}` is no local file or folder, and could not be loaded from the Hub ({error}). Check the name "
+            "and the connection to the Hub."
         ) from error
-    return [_dataset_table(dataset, source.source)]
+    return [_dataset_table(dataset, name)]
 
 
-def map_columns(source: PairSource, table: Table) -> MappedTable:
-    """Maps our columns to the columns of a table. Raises an error if the table lacks one."""
-    given = {
-        name: [columns] if isinstance(columns, str) else list(columns)
-        for name, columns in (source.columns or {}).items()
-    }
-    columns = {name: [name] for name in PAIR_COLUMNS} | given
-    needed = dict.fromkeys(column for name in ("query", "document", *given) for column in columns[name])
-    missing = [column for column in needed if column not in table.columns]
-    if missing:
-        raise ValueError(
-            f"`{table.place}` has no column {missing}; it has {list(table.columns)}. Map our columns to the "
-            "source's, as in `columns={'query': 'question', 'document': 'answer'}`."
-        )
-    if source.domain is not None:
-        del columns["domain"]
-        return MappedTable(table, columns, source.domain)
-    if table.name is None and columns["domain"][0] not in table.columns:
-        raise ValueError(
-            "A dataset in memory has no name that could be its domain. Name the domain, as in `domain='faq'`, or its "
-            "column, as in `columns={'domain': 'topic'}`."
-        )
-    # If a column was named for the domain, a row without a domain is a mistake and gets no default.
-    return MappedTable(table, columns, None if "domain" in given else table.name)
-
-
-def _file_table(path: Path) -> Table:
-    status = path.stat()
-    return Table(
-        name=_SHARD_NUMBER.sub("", path.name.removesuffix(file_ending(path))),
-        place=str(path),
-        row_word="row" if path.suffix == ".parquet" else "line",
-        columns=read_columns(path),
-        identity=[str(path.resolve()), status.st_size, status.st_mtime_ns],
-        read=lambda columns: read_rows(path, columns),
-    )
-
-
-def _dataset_table(dataset: Dataset, name: str | None) -> Table:
-    return Table(
-        name=name,
-        place=name or "the dataset",
-        row_word="row",
-        columns=dataset.column_names,
-        identity=[dataset._fingerprint],
-        read=lambda columns: _read_dataset(dataset, columns),
-    )
-
-
-def _read_dataset(dataset: Dataset, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    selected = dataset.with_format(None).select_columns([name for name in columns if name in dataset.column_names])
-    batches = selected.iter(batch_size=_ROWS_PER_BATCH)
-    rows = (dict(zip(batch, values, strict=True)) for batch in batches for values in zip(*batch.values(), strict=True))
-    return enumerate(rows, start=1)
+def find_file(folder: Path, stem: str) -> Path | None:
+    """Returns the table with this name in a folder, in whatever format, or `None` if there is none."""
+    candidates = (folder / f"{stem}{ending}{gz}" for ending in _ENDINGS[0] + _ENDINGS[1] for gz in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def expect_dataset(value: Any, argument: str) -> None:
@@ -256,28 +146,198 @@ def is_text(feature: Any) -> bool:
     return isinstance(feature, Value) and feature.dtype in _TEXT_TYPES
 
 
-def _is_list_of_texts(feature: Any) -> bool:
-    return isinstance(feature, List | LargeList) and is_text(feature.feature)
-
-
-def _expect_no_split(source: PairSource) -> None:
-    if source.split != "train":
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Reads the lines of a UTF-8 file, gzipped or not, with their line breaks. They are numbered from 1."""
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
         raise ValueError(
-            f"`split={source.split!r}` was given, but only datasets on the Hub have splits. Leave `split` out."
+            f"Line {number} of `{path}` is not UTF-8: byte {error.object[error.start]:#04x} at column {error.start}. "
+            "Convert the file to UTF-8."
+        ) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"`{path}` cannot be unpacked after line {number} ({error}). It is incomplete or not a gzip file: fetch "
+            "or write it again."
+        ) from error
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def _open_folder(folder: Path) -> list[Table]:
+    files = [file for file in sorted(folder.glob("[!.]*")) if file.is_file()]
+    for endings in _ENDINGS:
+        if found := [file for file in files if _ending(file) in endings]:
+            # The text files of a folder are its documents.
+            return [_text_folder(folder, found)] if endings is _ENDINGS[-1] else list(map(_file_table, found))
+    raise ValueError(
+        f"`{folder}` has no data files: found {[file.name for file in files[:10]]}, expected names that end in "
+        f"{', '.join(_ALL_ENDINGS)}. Convert the data to one of these."
+    )
+
+
+def _file_table(path: Path) -> Table:
+    ending, status = _ending(path), path.stat()
+    name = _SHARD_NUMBER.sub("", Path(path.name.removesuffix(".gz")).stem)
+    read: Callable[[Collection[str]], Rows]
+    if ending == ".parquet":
+        columns = {field.name: _holds_texts(field.type) for field in _open_parquet(path).schema_arrow}
+        read = lambda needed: _parquet_rows(path, needed)  # noqa: E731
+    elif ending in _ALL_ENDINGS:
+        parse = {".jsonl": _json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}.get(ending, _lines)
+        columns = _sample_columns(parse(path))
+        read = lambda needed: parse(path)  # noqa: E731
+    else:
+        raise ValueError(
+            f"`{path}` has the ending `{path.suffix}`, but must have one of {', '.join(_ALL_ENDINGS)}. Convert it, "
+            "or rename it to `.txt` if every line is one document."
         )
+    return Table(name, str(path), columns, f"{path.resolve()} {status.st_size} {status.st_mtime_ns}", read)
 
 
-def _looks_like_path(source: str) -> bool:
-    return source.startswith((".", "~", "/")) or source.count("/") > 1 or source.endswith(FILE_ENDINGS)
+def _holds_texts(kind: pa.DataType) -> bool:
+    return str(kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXT_TYPES
 
 
-__all__ = [
-    "MappedTable",
-    "PairSource",
-    "Table",
-    "check_pairs",
-    "expect_dataset",
-    "is_text",
-    "map_columns",
-    "open_tables",
-]
+def _sample_columns(rows: Rows) -> dict[str, bool]:
+    columns: dict[str, bool] = {}
+    for _, row in islice(rows, _ROWS_TO_FIND_COLUMNS):
+        columns.update({name: columns.get(name, False) or isinstance(value, str) for name, value in row.items()})
+    return columns
+
+
+def _text_folder(folder: Path, files: list[Path]) -> Table:
+    def read(needed: Collection[str]) -> Rows:
+        for file in files:
+            text = "".join(line for _, line in read_lines(file)).strip()
+            if text:
+                yield f"`{file}`", {"_id": file.name, "text": text}
+
+    identity = " ".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+    columns = {"_id": True, "text": True}
+    return Table(folder.resolve().name, str(folder), columns, f"{folder.resolve()} {identity}", read)
+
+
+def _dataset_table(dataset: Dataset, name: str | None, place: str | None = None) -> Table:
+    place = place or name or "the dataset"
+
+    def read(needed: Collection[str]) -> Rows:
+        selected = dataset.with_format(None).select_columns([name for name in needed if name in dataset.column_names])
+        batches = selected.iter(batch_size=_ROWS_PER_BATCH)
+        rows = (
+            dict(zip(batch, values, strict=True)) for batch in batches for values in zip(*batch.values(), strict=True)
+        )
+        yield from _numbered(rows, place)
+
+    columns = {column: is_text(feature) for column, feature in dataset.features.items()}
+    return Table(name, place, columns, dataset._fingerprint, read, dataset)
+
+
+def _load_saved(folder: Path, split: str) -> Dataset:
+    try:
+        saved = load_from_disk(folder)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(
+            f"`{folder}` is not a complete dataset of `save_to_disk` ({error}). Save it again."
+        ) from error
+    if isinstance(saved, Dataset):
+        return saved
+    if split not in saved:
+        raise ValueError(f"`{folder}` has no split `{split}`, but {list(saved)}. Give the folder of one of these.")
+    return saved[split]
+
+
+def _lines(path: Path) -> Rows:
+    for number, line in read_lines(path):
+        if line.strip():
+            yield f"line {number} of `{path}`", {"text": line.strip()}
+
+
+def _json_lines(path: Path) -> Rows:
+    for number, line in read_lines(path):
+        if not line.isspace():
+            row = _parse_json(line, f"Line {number} of `{path}`")
+            if not isinstance(row, dict):
+                raise ValueError(
+                    f"Line {number} of `{path}` holds a JSON {type(row).__name__}, but every line must hold one JSON "
+                    "object. Fix or remove it."
+                )
+            yield f"line {number} of `{path}`", row
+
+
+def _json_rows(path: Path) -> Rows:
+    """Reads an array of objects or texts, or an object a line, for which this ending is used too."""
+    first = next((line.strip() for _, line in read_lines(path) if line.strip()), "")
+    if not first.startswith("["):
+        yield from _json_lines(path)
+        return
+    for number, row in enumerate(_parse_json("".join(line for _, line in read_lines(path)), f"`{path}`"), start=1):
+        if not isinstance(row, dict | str):
+            raise ValueError(
+                f"Row {number} of `{path}` is a JSON {type(row).__name__}, but must be an object or a text. Fix it."
+            )
+        yield f"row {number} of `{path}`", row if isinstance(row, dict) else {"text": row}
+
+
+def _numbered(rows: Iterable[dict[str, Any]], place: str) -> Rows:
+    for number, row in enumerate(rows, start=1):
+        yield f"row {number} of `{place}`", row
+
+
+def _parse_json(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{place} is not valid JSON ({error}). A `.jsonl` file has one object per line: fix or remove it."
+        ) from error
+
+
+def _csv_rows(path: Path) -> Rows:
+    csv.field_size_limit(2**31 - 1)  # the default refuses texts of more than 131,072 characters
+    reader = csv.reader((line for _, line in read_lines(path)), delimiter=_DELIMITERS[_ending(path)], strict=True)
+    header: list[str] | None = None
+    try:
+        for fields in filter(None, reader):
+            if header is None:
+                header = fields
+                if len(set(header)) < len(header):
+                    raise ValueError(f"`{path}` has two columns of one name: {header}. Rename one of them.")
+            elif len(fields) != len(header):
+                raise ValueError(
+                    f"Line {reader.line_num} of `{path}` has {len(fields)} fields, but the header has {len(header)}. "
+                    "Put texts that hold commas, tabs or line breaks into double quotes."
+                )
+            else:
+                yield f"line {reader.line_num} of `{path}`", dict(zip(header, fields, strict=True))
+    except csv.Error as error:
+        raise ValueError(
+            f"Line {reader.line_num} of `{path}` is not valid CSV ({error}). Fix it, or use JSONL."
+        ) from error
+
+
+def _parquet_rows(path: Path, needed: Collection[str]) -> Rows:
+    file = _open_parquet(path)
+    selected = [name for name in needed if name in file.schema_arrow.names]
+    place = "the first row"
+    try:
+        batches = file.iter_batches(batch_size=_ROWS_PER_BATCH, columns=selected)
+        for place, row in _numbered((row for batch in batches for row in batch.to_pylist()), str(path)):
+            yield place, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"`{path}` cannot be read at or after {place} ({error}). Fetch or write it again.") from error
+
+
+def _open_parquet(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"`{path}` is not a complete Parquet file ({error}). Fetch or write it again.") from error
+
+
+__all__ = ["Table", "expect_dataset", "find_file", "is_text", "open_tables", "read_lines"]

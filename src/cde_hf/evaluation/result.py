@@ -2,13 +2,12 @@
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from ..files import write_text
 from .metrics import METRICS
 from .significance import Comparison, compare_scores
 
@@ -163,11 +162,7 @@ class Evaluation:
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the JSON to a file. An older file is replaced only when the new one is complete."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            (Path(folder) / path.name).write_text(self.to_json(), encoding="utf-8")
-            os.replace(Path(folder) / path.name, path)
+        write_text(path, self.to_json())
 
 
 __all__ = ["Evaluation", "Row", "Scores"]

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 from tqdm.auto import tqdm
 
-from ..data.retrieval_sets import RetrievalSet
+from ..data import RetrievalSet, check_counts, check_seed
 from ..modeling import sample_documents
 from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
@@ -67,6 +67,8 @@ def evaluate(
             f"A {strange[0]} context comes from another retrieval set, but there is only one. Give a second set, or "
             f"leave `{strange[0]}` out of `contexts`."
         )
+    check_counts(context_size=context_size)
+    check_seed(seed)
     samples = [sample_context(retrieval_set, context_size, seed) for retrieval_set in retrieval_sets]
     others = {name: _sample(texts, context_size, seed) for name, texts in other_contexts.items()}
     scores: dict[str, dict[Row, Scores]] = {}

@@ -2,4 +2,4 @@
 from .contextual_index import ContextualIndex as ContextualIndex
 from .drift import Drift as Drift
 from .qdrant import QdrantIndex as QdrantIndex
-from .storage import SearchHit as SearchHit
+from .state import SearchHit as SearchHit

@@ -1,31 +1,28 @@
 """An index of a corpus: its vectors, its documents and the context of the vectors."""
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
-from tqdm.auto import tqdm
 
-from ..contextual_models import get_context, load_if_path, with_context, with_own_context, without_context
+from ..contextual_models import get_context, load_if_path, with_context, with_own_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
-from ..modeling import Context, sample_documents
 from ..modeling.context import fingerprint
-from ..modeling.term_vectors import share_of_unknown_terms
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
-from .drift import CorpusMoments, Drift, measure_drift
-from .folder import MANIFEST, read_folder, read_manifest, write_folder
-from .storage import DocumentRows, IndexKind, SearchHit, checked_texts
+from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
+from .nearest import IndexKind, check_kind
+from .state import IndexState, SearchHit
+from .storage import INDEX, read_index, write_index
+from .vectors import check_origin, check_texts, encode_again, encode_documents, model_name, read_encoded
 
 
-FORMAT_VERSION = 3
-
-_DOCUMENTS_AT_ONCE = 4096
-_NUM_CHECKED_TEXTS = 8
-_MIN_CHECKED_COSINE = 0.99
-_NUM_DRIFT_TEXTS = 1000
+_GIVE_THE_MODEL = "Give the model and context that they were made with."
+_SAVING = threading.Lock()  # the lock of a folder keeps out other processes alone
 
 
 class ContextualIndex:
@@ -35,6 +32,9 @@ class ContextualIndex:
     Queries are always encoded with the index's own context, whatever context the given model has. Vectors of another
     model, context or setting are refused. Made by [`ContextualIndex.build`], [`ContextualIndex.from_vectors`] or
     [`ContextualIndex.load`].
+
+    Any number of threads may search while others add, delete and save. A search sees the index as it was at one
+    moment.
 
     Example:
 
@@ -50,18 +50,13 @@ class ContextualIndex:
     ```
     """
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        rows: DocumentRows,
-        *,
-        moments: CorpusMoments | None = None,
-    ):
+    def __init__(self, model: SentenceTransformer, state: IndexState, *, moments: CorpusMoments | None = None):
         self.model = model
         self.origin: VectorOrigin = vector_origin(model)
         self._checked_context = get_context(model)
-        self._rows = rows
         self._moments = moments
+        self._state = state  # a value: searches take it as it is, writers replace it
+        self._writing = threading.Lock()
 
     @classmethod
     def build(
@@ -94,10 +89,11 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
+        check_kind(kind)
         document_ids, texts = ids_and_texts(documents)
         model = with_own_context(load_if_path(model), texts, seed=seed)
-        vectors = _encode_documents(model, texts, batch_size)
-        return cls(model, DocumentRows.build(vectors, document_ids, texts, kind=kind))
+        vectors = encode_documents(model, texts, batch_size)
+        return cls(model, IndexState.build(vectors, document_ids, texts, kind))
 
     @classmethod
     def from_vectors(
@@ -122,7 +118,7 @@ class ContextualIndex:
             document_ids (`Sequence[str]`):
                 Ids of the documents.
             vectors (`np.ndarray` of shape `(num_documents, dim)`):
-                Their vectors.
+                Their vectors, which are copied unless the array is read-only.
             texts (`Sequence[str]`, *optional*):
                 Their texts, which the index keeps.
             origin (`VectorOrigin`, *optional*):
@@ -133,14 +129,20 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
+        check_kind(kind)
         model = with_context(model, get_context(model))
         own_origin = vector_origin(model)
         document_ids = check_ids(document_ids)
         is_cosine = own_origin.similarity == "cosine"
-        vectors = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        kept_texts = checked_texts(texts, len(document_ids))
-        _check_origin(model, own_origin, origin, vectors, kept_texts)
-        return cls(model, DocumentRows.build(vectors, document_ids, kept_texts, kind=kind))
+        checked = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
+        kept_texts = check_texts(texts, len(document_ids))
+        if origin is None:
+            encode_again(model, checked, kept_texts)
+        else:
+            check_origin(own_origin, origin, _GIVE_THE_MODEL)
+        if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
+            checked = checked.copy()
+        return cls(model, IndexState.build(checked, document_ids, kept_texts, kind))
 
     @classmethod
     def from_encoded(
@@ -160,38 +162,34 @@ class ContextualIndex:
         Returns:
             `ContextualIndex`: The index.
         """
-        model = with_context(model, encoded.context, encoded.origin.settings)
-        shards = list(tqdm(encoded.shards(), desc="Read shards", total=len(encoded.paths), unit="shard"))
-        return cls.from_vectors(
-            model,
-            [name for names, _, _ in shards for name in names],
-            np.concatenate([vectors for _, _, vectors in shards]),
-            texts=[text for _, texts, _ in shards for text in texts],
-            origin=encoded.origin,
-            kind=kind,
-        )
+        check_kind(kind)
+        if model is not encoded.model:
+            model = with_context(model, encoded.context, encoded.origin.settings)
+        check_origin(vector_origin(model), encoded.origin, _GIVE_THE_MODEL)
+        document_ids, texts, vectors = read_encoded(encoded)
+        return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind))
 
     def __len__(self) -> int:
         """Number of documents."""
-        return len(self._rows)
+        return len(self._state)
 
     def __contains__(self, document_id: str) -> bool:
-        return document_id in self._rows
+        return document_id in self._state
 
     @property
     def document_ids(self) -> list[str]:
         """Ids of the documents, in the order of [`ContextualIndex.vectors`]."""
-        return self._rows.document_ids
+        return self._state.column("id")
 
     @property
     def texts(self) -> list[str | None]:
         """Texts of the documents, `None` where unknown."""
-        return self._rows.texts
+        return self._state.column("text")
 
     @property
     def vectors(self) -> np.ndarray:
         """A copy of the vectors, of shape `(num_documents, dim)`."""
-        return self._rows.vectors
+        return self._state.vectors()
 
     def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
         """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
@@ -240,8 +238,8 @@ class ContextualIndex:
         """
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
-        self._refuse_foreign(origin)
-        return self._rows.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
+        return self._state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
 
     def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
         """
@@ -261,8 +259,8 @@ class ContextualIndex:
         if isinstance(documents, Mapping) and not documents:
             return
         document_ids, texts = ids_and_texts(documents)
-        self._rows.refuse_known(document_ids)
-        self._append(document_ids, _encode_documents(self.model, texts, batch_size), texts)
+        self._state.refuse_known(document_ids)
+        self._append(document_ids, encode_documents(self.model, texts, batch_size), texts)
 
     def add_vectors(
         self,
@@ -285,19 +283,19 @@ class ContextualIndex:
             texts (`Sequence[str]`, *optional*):
                 Their texts.
         """
-        self._refuse_foreign(origin)
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
         document_ids = check_ids(document_ids)
-        self._rows.refuse_known(document_ids)
         vectors = self._check(vectors, "the documents", len(document_ids))
-        self._append(document_ids, vectors, checked_texts(texts, len(document_ids)))
+        self._append(document_ids, vectors, check_texts(texts, len(document_ids)))
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents. If one is not in the index, none is deleted."""
         if isinstance(document_ids, str):
             raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
-        self._rows.refuse_missing(document_ids)
-        self._keep_moments()
-        self._rows.remove(document_ids)
+        with self._writing:
+            state = self._state.without(document_ids)
+            self._keep_moments()
+            self._state = state
 
     def drift(self, new_documents: Corpus | None = None, *, batch_size: int = 32) -> Drift:
         """
@@ -321,23 +319,13 @@ class ContextualIndex:
                 "contextual model."
             )
         documents = None if new_documents is None else load_documents(new_documents)
-        unknown = None
-        if context.terms is not None:
-            texts = [text for text in self.texts if text] if documents is None else documents
-            unknown = share_of_unknown_terms(
-                self.model.tokenizer,
-                context.terms,
-                sample_documents(texts, _NUM_DRIFT_TEXTS),
-                num_documents=context.num_documents,
-            )
-        then = self._keep_moments()
-        parts = [CorpusMoments.of(self.vectors)] if len(self) else []
-        if documents is not None:
-            vectors = _encode_documents(self.model, documents, batch_size)
-            parts.append(CorpusMoments.of(vectors))
-        if not parts:
+        unknown = unknown_terms(self.model.tokenizer, context, documents or [text for text in self.texts if text])
+        new_vectors = [] if documents is None else [encode_documents(self.model, documents, batch_size)]
+        with self._writing:
+            then, state = self._keep_moments(), self._state
+        if not len(state) and not new_vectors:
             raise ValueError("The index is empty and there are no new documents to compare. Add documents first.")
-        now = parts[0] if len(parts) == 1 else parts[0].and_of(parts[1])
+        now = CorpusMoments.of_blocks(chain(state.blocks(), new_vectors))
         return measure_drift(then, now, context_size=context.num_documents, unknown_terms=unknown)
 
     def save(self, folder: str | os.PathLike) -> None:
@@ -348,30 +336,28 @@ class ContextualIndex:
             folder (`str` or `os.PathLike`):
                 A new folder, or the folder of an older index.
         """
-        moments = self._keep_moments()
-        self._rows.compact()
-        context = get_context(self.model)
-        writers = self._rows.writers()
-        if context is not None:
-            writers["context.safetensors"] = context.save
-        facts = {
-            "format_version": FORMAT_VERSION,
-            "num_documents": len(self),
-            "dim": self._rows.dim,
-            "model_name": _model_name(self.model),
-            "origin": self.origin.to_dict(),
-            "when_built": {
-                "num_documents": moments.num_documents,
-                "variance": moments.variance,
-                "mean": moments.mean.tolist(),
-            },
-        }
-        write_folder(Path(folder), facts, writers)
+        with _SAVING, INDEX.locked(folder):
+            with self._writing:
+                moments, state = self._keep_moments(), self._state
+            saved = state.as_saved()
+            facts = {
+                "num_documents": len(saved),
+                "dim": saved.dim,
+                "model_name": model_name(self.model),
+                "origin": self.origin.to_dict(),
+                "when_built": moments.to_dict(),
+            }
+            write_index(Path(folder), saved, get_context(self.model), facts)
+        with self._writing:
+            if self._state is state:
+                self._state = saved
 
     @classmethod
-    def load(cls, folder: str | os.PathLike, model: SentenceTransformer | str | os.PathLike) -> "ContextualIndex":
+    def load(
+        cls, folder: str | os.PathLike, model: SentenceTransformer | str | os.PathLike, *, verify: bool = False
+    ) -> "ContextualIndex":
         """
-        Loads an index from its folder.
+        Opens an index. Its vectors and documents stay on disk and are read where they are needed.
 
         Args:
             folder (`str` or `os.PathLike`):
@@ -379,23 +365,22 @@ class ContextualIndex:
             model (`SentenceTransformer`, `str` or `os.PathLike`):
                 The model that the index was made with. Its current context is ignored: the index has its own. A folder
                 or Hub name loads a plain model.
+            verify (`bool`, *optional*, defaults to `False`):
+                Whether to compare the hashes of all files, which reads them.
 
         Returns:
             `ContextualIndex`: The index.
         """
         folder, model = Path(folder), load_if_path(model)
-        facts, paths = read_folder(folder, format_version=FORMAT_VERSION)
+        facts, state, context = read_index(folder, verify=verify)
         origin = VectorOrigin.from_dict(facts["origin"])
         if fingerprint(model) != origin.model:
             raise ValueError(
                 f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
                 f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
             )
-        context = Context.load(paths["context.safetensors"]) if "context.safetensors" in paths else None
         model = with_context(model, context, origin.settings)
-        then = facts["when_built"]
-        moments = CorpusMoments(np.array(then["mean"]), then["variance"], then["num_documents"])
-        index = cls(model, DocumentRows.read(paths), moments=moments)
+        index = cls(model, state, moments=CorpusMoments.from_dict(facts["when_built"]))
         if index.origin != origin:
             raise ValueError(
                 f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
@@ -406,91 +391,28 @@ class ContextualIndex:
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
         """Name or path of the model that the index in a folder was made with, if it is known."""
-        return read_manifest(Path(folder), format_version=FORMAT_VERSION)["model_name"]
+        return INDEX.read_manifest(folder)["model_name"]
 
     @staticmethod
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an index."""
-        return (Path(folder) / MANIFEST).exists()
-
-    def model_without_context(self) -> SentenceTransformer:
-        """Returns the model of the index without its context, for comparisons."""
-        return without_context(self.model)
+        return INDEX.is_in(folder)
 
     def _check(self, vectors: np.ndarray, name: str, num_texts: int) -> np.ndarray:
         is_cosine = self.origin.similarity == "cosine"
-        return check_vectors(vectors, name, num_texts=num_texts, width=self._rows.dim, is_cosine=is_cosine)
+        return check_vectors(vectors, name, num_texts=num_texts, width=self._state.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
-        self._keep_moments()
-        self._rows.add(document_ids, vectors, texts)
+        with self._writing:
+            state = self._state.with_documents(document_ids, vectors, texts)
+            self._keep_moments()
+            self._state = state
 
     def _keep_moments(self) -> CorpusMoments:
-        """Returns the moments of the corpus when the index was built. Stores them before it changes."""
+        """Returns the moments of the corpus when the index was built. To be called before it changes."""
         if self._moments is None:
-            self._moments = CorpusMoments.of(self.vectors)
+            self._moments = CorpusMoments.of_blocks(self._state.blocks())
         return self._moments
-
-    def _refuse_foreign(self, origin: VectorOrigin) -> None:
-        if origin != self.origin:
-            raise ValueError(
-                f"The vectors come from another model or context: {self.origin.differences(origin)}. Encode the texts "
-                "with `index.model`."
-            )
-
-
-def _encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
-    """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
-    embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
-    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
-    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
-    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
-    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
-
-
-def _check_origin(
-    model: SentenceTransformer,
-    own_origin: VectorOrigin,
-    origin: VectorOrigin | None,
-    vectors: np.ndarray,
-    texts: Sequence[str | None],
-) -> None:
-    """Refuses vectors of another model or context, by their origin or by encoding some texts again."""
-    if origin is not None:
-        if origin != own_origin:
-            raise ValueError(
-                f"The vectors come from another model or context: {own_origin.differences(origin)}. Give the model "
-                "and context that they were made with."
-            )
-        return
-    rows = [row for row in np.random.default_rng(0).permutation(len(texts)).tolist() if texts[row]]
-    rows = rows[:_NUM_CHECKED_TEXTS]
-    if not rows:
-        raise ValueError(
-            "The origin of the vectors is unknown: got neither `origin` nor texts to encode again. Give "
-            "`origin=vector_origin(model)` of the model that made them, or `texts`."
-        )
-    again = _encode_documents(model, [texts[row] for row in rows], batch_size=_NUM_CHECKED_TEXTS)
-    given = vectors[rows]
-    if again.shape != given.shape:
-        raise ValueError(
-            f"The vectors have {given.shape[1]} dimensions, but the vectors of this model have {again.shape[1]}. Give "
-            "the model that made them."
-        )
-    scale = np.linalg.norm(again, axis=1) * np.linalg.norm(given, axis=1)
-    cosines = (again * given).sum(axis=1) / np.maximum(scale, np.finfo(np.float32).tiny)
-    if cosines.min() < _MIN_CHECKED_COSINE:
-        raise ValueError(
-            f"The vectors come from another model or context: the text {texts[rows[cosines.argmin()]][:40]!r} has a "
-            f"cosine of {cosines.min():.3f} with its vector by this model, expected {_MIN_CHECKED_COSINE} or more. "
-            "Give the model and context that they were made with."
-        )
-
-
-def _model_name(model: SentenceTransformer) -> str | None:
-    """Name or path that a model was loaded from, if known."""
-    network = getattr(model[0], "model", None)
-    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 
 __all__ = ["ContextualIndex"]

@@ -1,14 +1,22 @@
 """Drift: how far a corpus has moved since its context was sampled."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..modeling import Context, sample_documents
+from ..modeling.term_vectors import share_of_unknown_terms
 
 
 REBUILD_THRESHOLD = 4.0
 UNKNOWN_TERMS_THRESHOLD = 0.35
 
 _MAX_CONTEXT_SIZE = 64
+_NUM_TEXTS = 1000
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,20 @@ class CorpusMoments:
         mean = vectors.mean(axis=0, dtype=np.float64)
         mean_square = float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64)) / len(vectors)
         return cls(mean, max(0.0, mean_square - float(mean @ mean)), len(vectors))
+
+    @classmethod
+    def of_blocks(cls, blocks: Iterable[np.ndarray]) -> "CorpusMoments":
+        """Returns the moments of the vectors of all blocks together."""
+        return reduce(cls.and_of, (cls.of(block) for block in blocks if len(block)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
+        return {**asdict(self), "mean": self.mean.tolist()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "CorpusMoments":
+        """Reads the output of [`CorpusMoments.to_dict`]."""
+        return cls(**{**values, "mean": np.array(values["mean"])})
 
     def and_of(self, other: "CorpusMoments") -> "CorpusMoments":
         """Returns the moments of both corpora together."""
@@ -88,6 +110,14 @@ class Drift:
         )
 
 
+def unknown_terms(tokenizer: PreTrainedTokenizerBase, context: Context, documents: Sequence[str]) -> float | None:
+    """Returns the share of the term weight of (a sample of) documents that the corpus part of a context lacks."""
+    if context.terms is None:
+        return None
+    sample = sample_documents(documents, _NUM_TEXTS)
+    return share_of_unknown_terms(tokenizer, context.terms, sample, num_documents=context.num_documents)
+
+
 def measure_drift(
     then: CorpusMoments, now: CorpusMoments, *, context_size: int, unknown_terms: float | None = None
 ) -> Drift:
@@ -120,4 +150,4 @@ def measure_drift(
     return Drift(distance / error, then.num_documents, now.num_documents, unknown_terms)
 
 
-__all__ = ["REBUILD_THRESHOLD", "CorpusMoments", "Drift", "measure_drift"]
+__all__ = ["REBUILD_THRESHOLD", "CorpusMoments", "Drift", "measure_drift", "unknown_terms"]

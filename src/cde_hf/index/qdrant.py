@@ -23,7 +23,7 @@ from ..modeling import Context
 from ..modeling.context import fingerprint
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 from .contextual_index import ContextualIndex
-from .storage import SearchHit
+from .state import SearchHit
 
 
 if TYPE_CHECKING:

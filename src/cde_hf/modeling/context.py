@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
@@ -180,14 +180,19 @@ class Context:
         """
         path = Path(path)
         tensors = {name: getattr(self, name) for name in _SAVED_TENSORS if getattr(self, name) is not None}
-        metadata: dict[str, Any] = {"num_documents": self.num_documents, "fingerprint": self.fingerprint}
+        metadata: dict[str, Any] = {
+            "num_documents": self.num_documents,
+            "fingerprint": self.fingerprint,
+            "hash": self.hash,
+        }
         if self.terms is not None:
             tensors |= {_TERMS + name: tensor for name, tensor in self.terms.tensors.items()}
             tensors[f"{_TERMS}vectors"] = self.terms.vectors.half()  # exact: they were rounded when fitted
             metadata["terms"] = self.terms.numbers
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            save_file(tensors, Path(folder) / path.name, metadata={self.format: json.dumps(metadata)})
+            # Not by `save_file`, whose files nobody else may read.
+            (Path(folder) / path.name).write_bytes(save(tensors, {self.format: json.dumps(metadata)}))
             os.replace(Path(folder) / path.name, path)
 
     @classmethod
@@ -214,13 +219,17 @@ class Context:
             except (KeyError, TypeError) as error:
                 raise ValueError(f"The corpus part in `{path}` is incomplete ({error}). Save it again.") from error
         parts |= tensors
+        saved_hash = parts.pop("hash", None)
         unknown = sorted(set(parts) - {field.name for field in fields(cls)})
         if unknown:
             raise ValueError(
                 f"`{path}` contains {', '.join(unknown)}, which this version does not know. Update cde-hf, or encode "
                 "the context again."
             )
-        return cls(**parts)
+        context = cls(**parts)
+        if saved_hash not in (None, context.hash):
+            raise ValueError(f"`{path}` is corrupt: it has other numbers than were saved. Save the context again.")
+        return context
 
 
 @runtime_checkable

@@ -1,5 +1,6 @@
 """Arguments of a training run."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,20 @@ from transformers import TrainingArguments
 from transformers.trainer_utils import HubStrategy
 
 from ..batching.sampler import ClusterOrder, Grouping
+from ..data import check_counts, check_positive, check_seed
 from .collator import ContextSource
+
+
+_COUNTS = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+    "mini_batch_size",
+    "context_mini_batch_size",
+    "mini_batch_num_tokens",
+    "max_length",
+    "context_max_length",
+)
 
 
 @dataclass
@@ -120,16 +134,28 @@ class ContextualTrainingArguments(TrainingArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in (
-            "temperature",
-            "mini_batch_size",
-            "context_mini_batch_size",
-            "mini_batch_num_tokens",
-            "max_length",
-        ):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"`{name}` must be positive, got {value}.")
+        check_counts(**{name: getattr(self, name) for name in _COUNTS})
+        check_positive(temperature=self.temperature)
+        check_seed(self.seed)
+        for name in ("filter_margin", "filter_relative_margin"):
+            margin = getattr(self, name)
+            if margin is not None and not math.isfinite(margin):
+                raise ValueError(
+                    f"`{name}` must be a finite number, got {margin}. To keep all negatives, set "
+                    "`filter_false_negatives=False`."
+                )
+        if self.matryoshka_dims is not None:
+            if not isinstance(self.matryoshka_dims, list) or not self.matryoshka_dims:
+                raise ValueError(
+                    f"`matryoshka_dims` must be a list of widths such as [768, 256, 64], got {self.matryoshka_dims!r}."
+                )
+            for dim in self.matryoshka_dims:
+                check_counts(matryoshka_dims=dim)
+        if self.per_device_train_batch_size == 1 and self.in_batch_negatives and not self.gather_across_devices:
+            raise ValueError(
+                "A batch of 1 pair has no negatives. Raise `per_device_train_batch_size`, and lower "
+                "`mini_batch_size` to save memory. With hard negatives alone, set `in_batch_negatives=False`."
+            )
         if not isinstance(self.learning_rate_mapping, dict | None):
             raise ValueError(
                 f"`learning_rate_mapping` must be a mapping from regular expressions to learning rates, got "

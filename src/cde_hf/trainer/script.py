@@ -1,26 +1,38 @@
 """A training run from the command line: pairs, batch plan, model, training, checkpoint."""
 
-import json
 import sys
 from argparse import Action, ArgumentDefaultsHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 import yaml
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import HfArgumentParser
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
+from ..batching.batch_plan import BATCH_PLAN
 from ..batching.preparation import DEFAULT_CLUSTER_SIZE
-from ..data import PairSource, Prompts, RetrievalSet, docstring_split, load_retrieval_set, load_sources
+from ..data import (
+    PairSource,
+    Prompts,
+    RetrievalSet,
+    check_counts,
+    check_positive,
+    docstring_split,
+    load_retrieval_set,
+    load_sources,
+    parse_columns,
+)
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..modeling import CDEConfig
 from ..processes import process_state
 from ..saving import model_path
 from .arguments import ContextualTrainingArguments
+from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
 from .trainer import ContextualContrastiveTrainer
 
@@ -34,9 +46,13 @@ class ScriptArguments:
 
     data: list[str] = field(
         metadata={
-            "help": "Pairs: JSONL, Parquet or CSV files, folders, Hub names, or YAML or JSON lists of sources. "
+            "help": "Pairs: tables (JSONL, JSON, CSV, TSV, Parquet), folders, Hub names, or YAML lists of sources. "
             "`docstrings` means the docstrings of installed libraries."
         },
+    )
+    columns: list[str] | None = field(
+        default=None,
+        metadata={"help": "Column names of pairs, such as query=question document=answer domain=subdomain."},
     )
     model: str = field(
         default="minilm",
@@ -84,16 +100,26 @@ class ScriptArguments:
     eval_data: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Folders of retrieval sets in BEIR layout to evaluate on, or `docstrings` for held-out libraries."
+            "help": "Folders of retrieval sets in BEIR layout or files of pairs to evaluate on, or `docstrings` for "
+            "held-out libraries."
         },
     )
+
+    def __post_init__(self) -> None:
+        check_counts(
+            context_size=self.context_size, max_pairs=self.max_pairs, first_stage_layers=self.first_stage_layers
+        )
+        check_positive(frequency_scale=self.frequency_scale)
+        if self.cluster_size < 2:
+            raise ValueError(f"`cluster_size` must be at least 2, got {self.cluster_size}.")
 
     def load_pairs(self, seed: int) -> Dataset:
         """Loads the training pairs."""
         if self.data == ["docstrings"]:
             pairs, _ = docstring_split()
         else:
-            pairs = load_sources([source for name in self.data for source in _read_sources(name)])
+            columns = parse_columns(self.columns or [])
+            pairs = load_sources([source for name in self.data for source in _read_sources(name, columns)])
         if self.max_pairs is not None and self.max_pairs < len(pairs):
             pairs = pairs.shuffle(seed=seed).select(range(self.max_pairs))
         return pairs
@@ -211,9 +237,12 @@ class TrainingArgumentParser(HfArgumentParser):
         """Parses a command line. Its first argument may be a YAML file of arguments."""
         arguments = list(arguments)
         if arguments and arguments[0].endswith((".yaml", ".yml")):
-            values = yaml.safe_load(Path(arguments.pop(0)).read_text(encoding="utf-8"))
+            path = arguments.pop(0)
+            values = _read_yaml(path)
+            if not isinstance(values, dict):
+                raise ValueError(f"`{path}` holds no arguments, but must have lines such as `learning_rate: 0.0001`.")
             actions = {action.dest: action for action in self._actions}
-            unknown = sorted(set(values) - set(actions))
+            unknown = sorted(map(str, set(values) - set(actions)))
             if unknown:
                 raise ValueError(f"The configuration has unknown arguments: {', '.join(unknown)}. See `--help`.")
             for name in values:
@@ -234,6 +263,13 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     state = process_state()
     parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
     script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
+    if script.plan is not None:
+        BATCH_PLAN.refuse_foreign(script.plan)
+    with locked_output(args.output_dir):
+        _train(script, args, state)
+
+
+def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
     plan = script.load_plan(pairs, args.output_dir)
@@ -270,12 +306,23 @@ def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:
     return TfidfSurrogate() if name == "tfidf" else SentenceTransformerSurrogate(model_path(name))
 
 
-def _read_sources(name: str) -> list[PairSource]:
-    if not name.endswith((".json", ".yaml", ".yml")):
-        return [PairSource(name)]
-    text = Path(name).read_text(encoding="utf-8")
-    entries: list[dict[str, Any]] = json.loads(text) if name.endswith(".json") else yaml.safe_load(text)
-    return [PairSource(**entry) for entry in entries]
+def _read_sources(name: str, columns: Mapping[str, str]) -> list[PairSource]:
+    if not name.endswith((".yaml", ".yml")):
+        return [PairSource(name, columns=columns)]
+    try:
+        return [PairSource(**entry) for entry in _read_yaml(name)]
+    except TypeError as error:
+        raise ValueError(
+            f"`{name}` must hold a list of sources, each with `source` and if needed `columns`, `domain` and `split` "
+            f"({error}). Fix it."
+        ) from error
+
+
+def _read_yaml(path: str) -> Any:
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"`{path}` is not valid YAML ({' '.join(str(error).split())}). Fix it.") from error
 
 
 __all__ = ["ScriptArguments", "TrainingArgumentParser", "run_training"]

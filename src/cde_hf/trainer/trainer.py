@@ -40,13 +40,14 @@ from transformers.utils import logging
 
 from ..batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter, prepare_batch_plan
 from ..data import Prompts, RetrievalSet, check_pairs
+from ..files import write_text
 from ..hub import push_to_hub
 from ..modeling.backbones import longest_text
 from ..processes import process_state
 from ..saving import save_biencoder, save_checkpoint
 from .arguments import ContextualTrainingArguments
 from .callbacks import ContrastiveProgressCallback, TerminationCallback
-from .checkpoints import find_last_checkpoint, read_manifest, write_manifest
+from .checkpoints import find_last_checkpoint, locked_output, read_manifest, write_manifest
 from .collator import ContextDraw, ContrastiveCollator
 from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
@@ -349,7 +350,7 @@ class ContextualContrastiveTrainer(Trainer):
         domain = self.batch_plan.domains[self.batch_plan.domain_ids[rows[0]]]
         step = self.state.global_step + 1
         path = Path(self.args.output_dir) / f"bad_batch_step_{step}_process_{self.accelerator.process_index}.json"
-        path.write_text(json.dumps({"step": step, "domain": domain, "rows": rows}), encoding="utf-8")
+        write_text(path, json.dumps({"step": step, "domain": domain, "rows": rows}))
         raise ValueError(
             f"The loss is {loss.item()} at step {step}, in a batch of {len(rows)} pairs of domain `{domain}` that "
             f"starts with row {rows[0]}. Look at the rows in `{path}`, lower the learning rate, or train in a higher "
@@ -444,7 +445,8 @@ class ContextualContrastiveTrainer(Trainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
-        return super().train(resume_from_checkpoint or None, *args, **kwargs)
+        with locked_output(self.args.output_dir):
+            return super().train(resume_from_checkpoint or None, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
@@ -541,7 +543,7 @@ class ContextualContrastiveTrainer(Trainer):
                 model = type(model)(model.config)
                 model.load_state_dict(state_dict)
             self._save_bare(model, folder)
-        (folder / "training_args.json").write_text(self.args.to_json_string(), encoding="utf-8")
+        write_text(folder / "training_args.json", self.args.to_json_string())
 
     def push_to_hub(  # type: ignore[override]  # returns the address, and waits for the upload
         self,
