@@ -52,8 +52,6 @@ def train_run(workspace: Workspace, config: RunConfig, callbacks: Sequence[Train
     folder = workspace.run_folder(config)
     if is_trained(folder):
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "identity.json", workspace.identify(config))
     encoder = workspace.load_encoder(config)
     trainer = ContextualContrastiveTrainer(
         load_model(config, encoder),
@@ -74,6 +72,7 @@ def train_run(workspace: Workspace, config: RunConfig, callbacks: Sequence[Train
     means = {name: sum(line[name] for line in lines) / len(lines) for name in names}
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
+    write_json(folder / "identity.json", workspace.identify(config))
     write_json(folder / "training.json", {**means, "seconds": time.perf_counter() - start})
     return folder
 
