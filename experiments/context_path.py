@@ -64,11 +64,10 @@ def base_run(**fields: Any) -> RunConfig:
 
 
 RUNS = {
-    base_run(architecture="biencoder"): "biencoder",
+    base_run(architecture="prefix"): "prefix, token space",
     base_run(architecture="soft_prompt"): "soft prompts",
-    base_run(architecture="prefix"): "prefix, 64 documents",
-    base_run(architecture="prefix", context_size=256): "prefix, 256 documents",
-    base_run(architecture="joint"): "joint, 64 documents",
+    base_run(architecture="prefix", context_in_token_space=False): "prefix, random head",
+    base_run(architecture="biencoder"): "biencoder",
 }
 
 
