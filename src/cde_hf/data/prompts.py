@@ -15,10 +15,10 @@ class Prompts:
     Prompts of queries and documents, and of the other tasks that a model was trained on.
 
     Args:
-        query (`str`, *optional*, defaults to `"search_query: "`):
-            Put before every query.
-        document (`str`, *optional*, defaults to `"search_document: "`):
-            Put before every document and negative.
+        query (`str`, *optional*):
+            Put before every query. Defaults to `"search_query: "`.
+        document (`str`, *optional*):
+            Put before every document and negative. Defaults to `"search_document: "`.
         classification (`str`, *optional*):
             Prompt for classification. Only saved with a model; training here does not use it.
         clustering (`str`, *optional*):

@@ -432,7 +432,9 @@ class ContextualContrastiveTrainer(Trainer):
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint. `"auto"` or `True` resumes from the last complete checkpoint in `output_dir`, and trains
                 from the start if there is none.
-            args, kwargs:
+            *args:
+                Other arguments of `Trainer.train`.
+            **kwargs:
                 Other arguments of `Trainer.train`.
 
         Returns:
