@@ -2,13 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests benchmarks examples experiments
+SOURCES := src tests benchmarks docs examples experiments
 # Only packages are downloaded. What the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-stress style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train compare test test-slow test-stress test-lowest docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -38,6 +38,34 @@ test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
 
 test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
 	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress
+
+# Where pip itself only finds the newest version that a range allows, uv finds the oldest. torch has a CPU build here.
+LOWEST := .venv-lowest
+$(LOWEST)/installed: setup.cfg
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		-e '.[train,eval,offline,plots,peft]' pytest pytest-xdist hypothesis
+	@touch $@
+
+test-lowest: $(LOWEST)/installed  ## Run the tests with the oldest versions that setup.cfg allows (slow)
+	$(OFFLINE) $(LOWEST)/bin/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu' $(TESTS)
+
+docs: install  ## Build the documentation site, build/site, without a download; a broken link is an error
+	$(OFFLINE) $(BIN)/python docs/build.py
+
+RELEASE := build/release
+release-check:  ## Build the wheel, install it into an empty environment and run the README's first block there
+	rm -rf $(RELEASE)
+	$(PYTHON) -m venv $(RELEASE)/tools
+	$(RELEASE)/tools/bin/python -m pip install --quiet --disable-pip-version-check build twine
+	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	$(RELEASE)/tools/bin/twine check --strict $(RELEASE)/dist/*
+	$(PYTHON) -m venv $(RELEASE)/empty
+	$(RELEASE)/empty/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		"$$(ls $(RELEASE)/dist/*.whl)[offline]"
+	awk '/^```python/ {inside = 1; next} /^```/ && inside {exit} inside' README.md > $(RELEASE)/first_block.py
+	cd $(RELEASE) && $(OFFLINE) empty/bin/python first_block.py && empty/bin/cde-hf --version
 
 style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
