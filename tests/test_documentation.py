@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
-from cde_hf.cli import build_parser
+from cde_hf import model_path
+from cde_hf.cli import build_parser, main
 
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +68,19 @@ def test_the_page_on_evaluation(tmp_path, monkeypatch):
     num_blocks, names = run_page("evaluation.md", tmp_path, monkeypatch)
     assert num_blocks == 1
     assert names["evaluation"].mean(("BM25", None)) > 0.3
+
+
+def test_the_page_on_released_models(fixtures, tmp_path, monkeypatch):
+    released, converted = tmp_path / "released", tmp_path / "cde-small-v1"
+    shutil.copytree(fixtures / "cde-v1-tiny", released)
+    tokenizer = AutoTokenizer.from_pretrained(model_path("minilm"))
+    texts = [(DOCS / "released-models.md").read_text()]
+    tokenizer.train_new_from_iterator(texts, vocab_size=200).save_pretrained(released)  # the tiny model knows 512
+    main(["convert", str(released), str(converted)])
+    num_blocks, names = run_page("released-models.md", tmp_path, monkeypatch)
+    assert num_blocks == 2
+    assert names["queries"].shape[1] == names["documents"].shape[1]
+    assert (tmp_path / "cde-small-v1-animals" / "modules.json").is_file()
 
 
 def test_the_page_on_batches(tmp_path, monkeypatch):

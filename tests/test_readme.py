@@ -21,6 +21,7 @@ def test_the_python_blocks_run_in_their_order(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "my-corpus-model").is_dir()
+    assert result.stdout == re.search(r"```text\n(.*?)```", README, re.DOTALL)[1]
 
 
 def test_it_is_short():

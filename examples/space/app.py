@@ -71,17 +71,22 @@ def search(corpus: Corpus | None, query: str) -> tuple[str, ...]:
         np.argsort(-(vectors @ model.encode_query(query, normalize_embeddings=True)), kind="stable").tolist()
         for model, vectors in zip(corpus.models, corpus.vectors, strict=True)
     ]
-    lists = [show_list(corpus.documents, own, other) for own, other in zip(orders, reversed(orders), strict=True)]
-    return *lists, show_terms(corpus.models[1], query)
+    before, after = orders
+    return (
+        show_list(corpus.documents, before, after, "now"),
+        show_list(corpus.documents, after, before, "was"),
+        show_terms(corpus.models[1], query),
+    )
 
 
-def show_list(documents: Sequence[str], own: Sequence[int], other: Sequence[int]) -> str:
-    """The best documents of one order, with their place in the other one."""
+def show_list(documents: Sequence[str], own: Sequence[int], other: Sequence[int], word: str) -> str:
+    """The best documents of one order, with the rank that each `was` before or is `now`."""
     rank_elsewhere = {row: rank for rank, row in enumerate(other, start=1)}
     items = []
     for rank, row in enumerate(own[:DEPTH], start=1):
         there = rank_elsewhere[row]
-        moved = "" if there == rank else f" <small>({'↑' if rank < there else '↓'} there {there})</small>"
+        arrow = "↑" if (rank < there) == (word == "was") else "↓"
+        moved = "" if there == rank else f" <small>({arrow} {word} {there})</small>"
         items.append(f"<li>{html.escape(documents[row][:200])}{moved}</li>")
     return f"<ol>{''.join(items)}</ol>"
 
@@ -114,7 +119,7 @@ def build_page() -> gr.Blocks:
         corpus = gr.State()
         with gr.Row():
             library = gr.Dropdown(LIBRARIES, label="The documentation of a library ...")
-            pasted = gr.Textbox(label="... or your own, one document per line", lines=3)
+            pasted = gr.Textbox(label="... or your own, one document per line", lines=3, max_lines=6)
             file = gr.File(label="... or a file (.txt, .jsonl, .csv)", type="filepath", height=120)
         read = gr.Button("Read the corpus")
         status = gr.Markdown(f"Up to {MAX_DOCUMENTS:,} documents. Five thousand take some minutes without a GPU.")

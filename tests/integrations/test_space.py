@@ -69,10 +69,10 @@ def test_a_question_shows_both_lists_and_nothing_leaves_the_machine(address, tmp
         page.locator("#contextual li").nth(9).wait_for(timeout=120_000)
         lists = {name: page.locator(f"#{name} li").all_inner_texts() for name in ("plain", "contextual")}
         terms = page.locator("#terms tr").all_inner_texts()
-        page.screenshot(path=os.environ.get("SCREENSHOT", tmp_path / "page.png"))
+        page.screenshot(path=os.environ.get("SCREENSHOT", tmp_path / "page.png"), full_page=True)
         browser.close()
     assert len(lists["plain"]) == len(lists["contextual"]) == 10
-    assert "Guides and rolls" in lists["contextual"][0] and "↑ there" in lists["contextual"][0]
+    assert "Guides and rolls" in lists["contextual"][0] and "↑ was" in lists["contextual"][0]
     assert "Guides and rolls" not in lists["plain"][0]
     assert any(row.split()[:2] == ["printer", "83.3%"] for row in terms)  # 10 of 12 documents
     assert hosts <= {"127.0.0.1", None}  # `None` of data: and blob: addresses
