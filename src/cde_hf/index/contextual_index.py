@@ -9,19 +9,30 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from ..contextual_models import get_context, load_if_path, with_context, with_own_context
+from ..contextual_models import dense_dim, get_context, load_if_path, with_context, with_own_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
+from ..evaluation.bm25 import query_terms
 from ..modeling.context import fingerprint
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
 from .nearest import IndexKind, check_kind
 from .state import IndexState, SearchHit
 from .storage import INDEX, read_index, write_index
-from .vectors import check_origin, check_texts, encode_again, encode_documents, model_name, read_encoded
+from .terms import count_texts
+from .vectors import (
+    GIVE_THE_MODEL,
+    NO_TEXTS,
+    check_given,
+    check_origin,
+    check_texts,
+    encode_documents,
+    model_name,
+    read_encoded,
+    refuse_one_id,
+)
 
 
-_GIVE_THE_MODEL = "Give the model and context that they were made with."
 _SAVING = threading.Lock()  # the lock of a folder keeps out other processes alone
 
 
@@ -92,8 +103,7 @@ class ContextualIndex:
         check_kind(kind)
         document_ids, texts = ids_and_texts(documents)
         model = with_own_context(load_if_path(model), texts, seed=seed)
-        vectors = encode_documents(model, texts, batch_size)
-        return cls(model, IndexState.build(vectors, document_ids, texts, kind))
+        return cls._of(model, encode_documents(model, texts, batch_size), document_ids, texts, kind)
 
     @classmethod
     def from_vectors(
@@ -131,18 +141,9 @@ class ContextualIndex:
         """
         check_kind(kind)
         model = with_context(model, get_context(model))
-        own_origin = vector_origin(model)
         document_ids = check_ids(document_ids)
-        is_cosine = own_origin.similarity == "cosine"
-        checked = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        kept_texts = check_texts(texts, len(document_ids))
-        if origin is None:
-            encode_again(model, checked, kept_texts)
-        else:
-            check_origin(own_origin, origin, _GIVE_THE_MODEL)
-        if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
-            checked = checked.copy()
-        return cls(model, IndexState.build(checked, document_ids, kept_texts, kind))
+        checked, kept_texts = check_given(model, vectors, texts, origin, len(document_ids))
+        return cls._of(model, checked, document_ids, kept_texts, kind)
 
     @classmethod
     def from_encoded(
@@ -165,9 +166,22 @@ class ContextualIndex:
         check_kind(kind)
         if model is not encoded.model:
             model = with_context(model, encoded.context, encoded.origin.settings)
-        check_origin(vector_origin(model), encoded.origin, _GIVE_THE_MODEL)
+        check_origin(vector_origin(model), encoded.origin, GIVE_THE_MODEL)
         document_ids, texts, vectors = read_encoded(encoded)
-        return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind))
+        return cls._of(model, vectors, check_ids(document_ids), texts, kind)
+
+    @classmethod
+    def _of(
+        cls,
+        model: SentenceTransformer,
+        vectors: np.ndarray,
+        document_ids: list[str],
+        texts: Sequence[str | None],
+        kind: IndexKind,
+    ) -> "ContextualIndex":
+        counts = count_texts(model.tokenizer, texts)
+        state = IndexState.build(vectors, document_ids, texts, kind, counts=counts, dense_dim=dense_dim(model))
+        return cls(model, state)
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -191,16 +205,31 @@ class ContextualIndex:
         """A copy of the vectors, of shape `(num_documents, dim)`."""
         return self._state.vectors()
 
-    def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
+    def search(self, query: str, *, depth: int = 10, hybrid: bool | None = None) -> list[SearchHit]:
+        """
+        Returns the best documents for a query, best first. The query is encoded with the index's own context.
+
+        Args:
+            query (`str`):
+                The query.
+            depth (`int`, *optional*, defaults to `10`):
+                Number of documents to return.
+            hybrid (`bool`, *optional*):
+                Whether BM25 adds to the scores, on the model's tokens. Defaults to `True` if the index has texts.
+
+        Returns:
+            `list[SearchHit]`: The documents, fewer than `depth` if there are no more.
+        """
         if not isinstance(query, str):
             raise TypeError(
                 f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
             )
-        return self.search_batch([query], depth=depth)[0]
+        return self.search_batch([query], depth=depth, hybrid=hybrid)[0]
 
-    def search_batch(self, queries: Sequence[str], *, depth: int = 10, batch_size: int = 32) -> list[list[SearchHit]]:
-        """Returns the best documents for each of several queries, best first."""
+    def search_batch(
+        self, queries: Sequence[str], *, depth: int = 10, hybrid: bool | None = None, batch_size: int = 32
+    ) -> list[list[SearchHit]]:
+        """Returns the best documents for each of several queries, as [`ContextualIndex.search`] does."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
         if fingerprint(self.model) != self.origin.model:
@@ -217,13 +246,17 @@ class ContextualIndex:
                 )
             self._checked_context = context
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
-        return self.search_vectors(vectors, origin=self.origin, depth=depth)
+        state = self._state
+        if hybrid and state.terms is None:
+            raise ValueError(NO_TEXTS)
+        terms = None if hybrid is False or state.terms is None else query_terms(self.model.tokenizer, queries)
+        return self._search(state, vectors, depth, terms)
 
     def search_vectors(
         self, query_vectors: np.ndarray, *, origin: VectorOrigin, depth: int = 10
     ) -> list[list[SearchHit]]:
         """
-        Returns the best documents for queries that were encoded elsewhere.
+        Returns the best documents for queries that were encoded elsewhere, by their vectors alone.
 
         Args:
             query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
@@ -236,10 +269,15 @@ class ContextualIndex:
         Returns:
             `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
         """
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
+        return self._search(self._state, query_vectors, depth, None)
+
+    def _search(
+        self, state: IndexState, query_vectors: np.ndarray, depth: int, terms: Sequence[np.ndarray] | None
+    ) -> list[list[SearchHit]]:
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
-        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
-        return self._state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
+        return state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth, terms)
 
     def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
         """
@@ -290,8 +328,7 @@ class ContextualIndex:
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents. If one is not in the index, none is deleted."""
-        if isinstance(document_ids, str):
-            raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
+        refuse_one_id(document_ids)
         with self._writing:
             state = self._state.without(document_ids)
             self._keep_moments()
@@ -403,8 +440,9 @@ class ContextualIndex:
         return check_vectors(vectors, name, num_texts=num_texts, width=self._state.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
+        counts = count_texts(self.model.tokenizer, texts)
         with self._writing:
-            state = self._state.with_documents(document_ids, vectors, texts)
+            state = self._state.with_documents(document_ids, vectors, texts, counts)
             self._keep_moments()
             self._state = state
 

@@ -7,8 +7,14 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from ..encoding import EncodedCorpus
-from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors
+from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 
+
+GIVE_THE_MODEL = "Give the model and context that they were made with."
+NO_TEXTS = (
+    "Hybrid search needs the texts of the documents, but this index has vectors alone. Build it with texts, or search "
+    "with `hybrid=False`."
+)
 
 _DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
@@ -40,6 +46,33 @@ def read_encoded(encoded: EncodedCorpus) -> tuple[list[str], list[str], np.ndarr
         document_ids += names
         texts += shard_texts
     return document_ids, texts, all_vectors
+
+
+def check_given(
+    model: SentenceTransformer,
+    vectors: np.ndarray,
+    texts: Sequence[str] | None,
+    origin: VectorOrigin | None,
+    num_documents: int,
+) -> tuple[np.ndarray, Sequence[str | None]]:
+    """Returns vectors that were made elsewhere and their texts, or says why they do not belong to the model."""
+    own = vector_origin(model)
+    is_cosine = own.similarity == "cosine"
+    checked = check_vectors(vectors, "the documents", num_texts=num_documents, is_cosine=is_cosine)
+    kept_texts = check_texts(texts, num_documents)
+    if origin is None:
+        encode_again(model, checked, kept_texts)
+    else:
+        check_origin(own, origin, GIVE_THE_MODEL)
+    if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
+        checked = checked.copy()
+    return checked, kept_texts
+
+
+def refuse_one_id(document_ids: Sequence[str]) -> None:
+    """Refuses a single id in place of a list, which would be read letter by letter."""
+    if isinstance(document_ids, str):
+        raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
 
 
 def check_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str | None]:
@@ -94,4 +127,15 @@ def model_name(model: SentenceTransformer) -> str | None:
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 
-__all__ = ["check_origin", "check_texts", "encode_again", "encode_documents", "model_name", "read_encoded"]
+__all__ = [
+    "GIVE_THE_MODEL",
+    "NO_TEXTS",
+    "check_given",
+    "check_origin",
+    "check_texts",
+    "encode_again",
+    "encode_documents",
+    "model_name",
+    "read_encoded",
+    "refuse_one_id",
+]
