@@ -151,7 +151,7 @@ def score_all_ways(
     """Every way to score a set, and the scores of its queries."""
     own = encoded.retrieval_set
     texts = list(own.queries.values()), list(own.corpus.values())
-    yield WORDS, score_ranking(BM25().rank(*texts, depth=RANKING_DEPTH), own)["ndcg@10"]
+    yield WORDS, score_ranking(BM25(encoded.model.tokenizer).rank(*texts, depth=RANKING_DEPTH), own)["ndcg@10"]
     lexical = encoded.bm25 / np.maximum(encoded.bm25.max(axis=1, keepdims=True), 1e-9)
 
     def parts(queries_and_documents: tuple[np.ndarray, np.ndarray], terms: CorpusTerms | None) -> tuple:

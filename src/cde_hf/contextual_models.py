@@ -243,12 +243,6 @@ def find_contextual_module(model: SentenceTransformer) -> ContextualModule | Non
     return next((module for module in reversed(list(model.children())) if isinstance(module, ContextualModule)), None)
 
 
-def dense_dim(model: SentenceTransformer) -> int | None:
-    """Returns the width of the dense part of a model's vectors. `None` if they have no corpus part."""
-    last: Any = list(model.children())[-1]
-    return last.embedding_dimension if isinstance(last, ContextualModule) and hasattr(last, "corpus_dim") else None
-
-
 def find_cde_model(model: SentenceTransformer) -> CDEModel | None:
     """Returns the `CDEModel` of a CDE checkpoint. Its class may come from the checkpoint's own copy of the code."""
     _check_loaded(model)
@@ -362,7 +356,6 @@ def rewrite_file(path: Path, change: Callable[[str], str]) -> None:
 __all__ = [
     "ContextualizedSentenceTransformer",
     "contextualize",
-    "dense_dim",
     "find_cde_model",
     "find_contextual_module",
     "get_context",

@@ -88,7 +88,7 @@ def lexical_weight(vectors: np.ndarray) -> float:
 
     Args:
         vectors (`np.ndarray` of shape `(num_documents, dim)`):
-            The vectors of some documents of the corpus, without their corpus part.
+            The vectors of some documents of the corpus.
     """
     cosines = (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
     return HYBRID_WEIGHT * float(cosines.std()) if len(cosines) else 0.0

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from ..contextual_models import dense_dim, get_context, load_if_path, with_context, with_own_context
+from ..contextual_models import get_context, load_if_path, with_context, with_own_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
 from ..evaluation.bm25 import query_terms
-from ..modeling.context import fingerprint
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
 from .nearest import IndexKind, check_kind
@@ -26,10 +25,13 @@ from .vectors import (
     check_given,
     check_origin,
     check_texts,
+    check_unchanged,
     encode_documents,
     model_name,
+    model_of_index,
     read_encoded,
     refuse_one_id,
+    refuse_texts_without_ids,
 )
 
 
@@ -103,7 +105,9 @@ class ContextualIndex:
         check_kind(kind)
         document_ids, texts = ids_and_texts(documents)
         model = with_own_context(load_if_path(model), texts, seed=seed)
-        return cls._of(model, encode_documents(model, texts, batch_size), document_ids, texts, kind)
+        vectors = encode_documents(model, texts, batch_size)
+        counts = count_texts(model.tokenizer, texts)
+        return cls(model, IndexState.build(vectors, document_ids, texts, kind, counts=counts))
 
     @classmethod
     def from_vectors(
@@ -143,7 +147,8 @@ class ContextualIndex:
         model = with_context(model, get_context(model))
         document_ids = check_ids(document_ids)
         checked, kept_texts = check_given(model, vectors, texts, origin, len(document_ids))
-        return cls._of(model, checked, document_ids, kept_texts, kind)
+        counts = count_texts(model.tokenizer, kept_texts)
+        return cls(model, IndexState.build(checked, document_ids, kept_texts, kind, counts=counts))
 
     @classmethod
     def from_encoded(
@@ -168,20 +173,8 @@ class ContextualIndex:
             model = with_context(model, encoded.context, encoded.origin.settings)
         check_origin(vector_origin(model), encoded.origin, GIVE_THE_MODEL)
         document_ids, texts, vectors = read_encoded(encoded)
-        return cls._of(model, vectors, check_ids(document_ids), texts, kind)
-
-    @classmethod
-    def _of(
-        cls,
-        model: SentenceTransformer,
-        vectors: np.ndarray,
-        document_ids: list[str],
-        texts: Sequence[str | None],
-        kind: IndexKind,
-    ) -> "ContextualIndex":
         counts = count_texts(model.tokenizer, texts)
-        state = IndexState.build(vectors, document_ids, texts, kind, counts=counts, dense_dim=dense_dim(model))
-        return cls(model, state)
+        return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind, counts=counts))
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -232,19 +225,7 @@ class ContextualIndex:
         """Returns the best documents for each of several queries, as [`ContextualIndex.search`] does."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
-        if fingerprint(self.model) != self.origin.model:
-            raise ValueError(
-                "The weights of the model have changed since the index was made, so its queries do not match the "
-                "vectors. Load the original model, or build the index again."
-            )
-        context = get_context(self.model)
-        if context is not self._checked_context:
-            if (None if context is None else context.hash) != self.origin.context:
-                raise ValueError(
-                    "The context of `index.model` was changed, so its queries do not match the vectors. Give it the "
-                    "context of the index, or load the index again."
-                )
-            self._checked_context = context
+        self._checked_context = check_unchanged(self.model, self.origin, self._checked_context)
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
         state = self._state
         if hybrid and state.terms is None:
@@ -289,11 +270,7 @@ class ContextualIndex:
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
         """
-        if isinstance(documents, Sequence) and not isinstance(documents, str):
-            raise TypeError(
-                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
-                "ids must differ from the ids in the index."
-            )
+        refuse_texts_without_ids(documents)
         if isinstance(documents, Mapping) and not documents:
             return
         document_ids, texts = ids_and_texts(documents)
@@ -410,20 +387,8 @@ class ContextualIndex:
         """
         folder, model = Path(folder), load_if_path(model)
         facts, state, context = read_index(folder, verify=verify)
-        origin = VectorOrigin.from_dict(facts["origin"])
-        if fingerprint(model) != origin.model:
-            raise ValueError(
-                f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
-                f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
-            )
-        model = with_context(model, context, origin.settings)
-        index = cls(model, state, moments=CorpusMoments.from_dict(facts["when_built"]))
-        if index.origin != origin:
-            raise ValueError(
-                f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
-                "the model, or build the index again."
-            )
-        return index
+        model = model_of_index(f"The index `{folder}`", model, context, facts["origin"], facts["model_name"])
+        return cls(model, state, moments=CorpusMoments.from_dict(facts["when_built"]))
 
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:

@@ -20,17 +20,16 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from ..contextual_models import get_context, with_context
+from ..contextual_models import get_context
 from ..data import Corpus, ids_and_texts
 from ..evaluation.bm25 import TermStatistics, query_terms
 from ..evaluation.hybrid import lexical_scale
 from ..modeling import Context
-from ..modeling.context import fingerprint
 from ..modeling.term_vectors import count_terms, saturate
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 from .contextual_index import ContextualIndex
 from .state import SearchHit
-from .vectors import NO_TEXTS, refuse_one_id
+from .vectors import NO_TEXTS, model_of_index, refuse_one_id
 
 
 if TYPE_CHECKING:
@@ -189,20 +188,10 @@ class QdrantIndex:
                 f"There is no complete index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
             )
-        origin = VectorOrigin.from_dict(record["origin"])
-        if fingerprint(model) != origin.model:
-            raise ValueError(
-                f"The collection `{collection}` was made with another model ({origin.model}, this one is "
-                f"{fingerprint(model)}). Give that model, or upload the index again."
-            )
-        model = with_context(model, _decode_context(record["context"]), origin.settings)
-        opened = cls(client, collection, model, _Terms.from_dict(record["terms"]) if record.get("terms") else None)
-        if opened.origin != origin:
-            raise ValueError(
-                f"The collection `{collection}` was made with other settings: {opened.origin.differences(origin)}. "
-                "Set them on the model, or upload the index again."
-            )
-        return opened
+        model = model_of_index(
+            f"The collection `{collection}`", model, _decode_context(record["context"]), record["origin"]
+        )
+        return cls(client, collection, model, _Terms.from_dict(record["terms"]) if record.get("terms") else None)
 
     @_clear_errors()
     def __len__(self) -> int:

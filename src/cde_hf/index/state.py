@@ -135,15 +135,12 @@ class IndexState:
             Documents that no state changes.
         added (`AddedSegment`):
             Documents that were added since the base was made.
-        dense_dim (`int`):
-            Width of the dense part of the vectors.
         terms (`TermIndex`, *optional*):
             The terms of all documents. `None` if no text is known.
     """
 
     base: Segment
     added: AddedSegment
-    dense_dim: int
     terms: TermIndex | None = None
 
     @classmethod
@@ -155,10 +152,9 @@ class IndexState:
         kind: IndexKind,
         *,
         counts: sparse.csr_matrix | None = None,
-        dense_dim: int | None = None,
     ) -> "IndexState":
         """Makes the state of a new index: arguments of [`build_vectors`], and the output of [`count_texts`]."""
-        state = cls.of(build_vectors(vectors, kind), StoredDocuments.of(document_ids, texts), dense_dim)
+        state = cls.of(build_vectors(vectors, kind), StoredDocuments.of(document_ids, texts))
         return state if counts is None else state._with_postings(Postings.of(counts))
 
     @classmethod
@@ -166,12 +162,11 @@ class IndexState:
         cls,
         vectors: FlatVectors | ApproximateVectors,
         documents: StoredDocuments,
-        dense_dim: int | None = None,
         terms: TermIndex | None = None,
     ) -> "IndexState":
         """Makes the state of an index to which nothing was added."""
         added = AddedSegment(FlatVectors(np.empty((0, vectors.dim), dtype=np.float32)), AddedDocuments())
-        return cls(Segment(vectors, documents), added, dense_dim or vectors.dim, terms)
+        return cls(Segment(vectors, documents), added, terms)
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -179,6 +174,15 @@ class IndexState:
 
     def __contains__(self, document_id: str) -> bool:
         return self.base.find(document_id) is not None or self.added.find(document_id) is not None
+
+    def row_of(self, document_id: str) -> int:
+        """Row of a document, which must be in the index."""
+        row, first_row = self.base.find(document_id), 0
+        if row is None:
+            row, first_row = self.added.find(document_id), len(self.base.documents)
+        if row is None:
+            raise KeyError(f"The document `{document_id}` is not in the index. Search again: it may be deleted.")
+        return row + first_row
 
     @property
     def dim(self) -> int:
@@ -326,7 +330,7 @@ class IndexState:
         elif len(self.added.documents):
             vectors = vectors.followed_by(self.added.blocks())
         tables = [DOCUMENTS_SCHEMA.empty_table(), *self.tables()]
-        state = IndexState.of(vectors, StoredDocuments(pa.concat_tables(tables)), self.dense_dim)
+        state = IndexState.of(vectors, StoredDocuments(pa.concat_tables(tables)))
         return state if self.terms is None else state._with_postings(self.remaining_postings(self.terms))
 
     def remaining_postings(self, terms: TermIndex) -> Postings:
@@ -341,7 +345,7 @@ class IndexState:
 
     def _with_postings(self, postings: Postings) -> "IndexState":
         """The state with these terms, one row for each of its own rows, and with the weight that fits its vectors."""
-        return replace(self, terms=TermIndex(postings, lexical_weight(self._sample()[:, : self.dense_dim])))
+        return replace(self, terms=TermIndex(postings, lexical_weight(self._sample())))
 
     def _sample(self) -> np.ndarray:
         """The vectors of some documents."""

@@ -34,7 +34,7 @@ def write_index(folder: Path, state: IndexState, context: Context | None, facts:
     """Writes a state that is ready to save, and replaces an older index in the folder."""
     name = uuid4().hex[:8]
     terms = {} if state.terms is None else {"lexical_weight": state.terms.weight}
-    with INDEX.replacing(folder, {**facts, **terms, "dense_dim": state.dense_dim, "subfolder": name}) as new_folder:
+    with INDEX.replacing(folder, {**facts, **terms, "subfolder": name}) as new_folder:
         subfolder = new_folder / name
         subfolder.mkdir()
         vectors = state.base.vectors
@@ -82,7 +82,7 @@ def _open(folder: Path, facts: dict[str, Any]) -> tuple[dict[str, Any], IndexSta
     if "lexical_weight" in facts:
         parts = (np.asarray(np.load(subfolder / _POSTINGS_FILE.format(part), mmap_mode="r")) for part in _POSTINGS)
         terms = TermIndex(Postings(*parts), facts["lexical_weight"])
-    return facts, IndexState.of(vectors, documents, facts.get("dense_dim"), terms), context
+    return facts, IndexState.of(vectors, documents, terms), context
 
 
 def _manifest_text(folder: Path) -> str | None:

@@ -102,6 +102,13 @@ def embed_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Te
     return F.normalize(F.embedding_bag(rows, terms.vectors, mode="sum", per_sample_weights=weights), dim=-1)
 
 
+def parts_of_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Tensor:
+    """The summands of [`embed_terms`], of shape `(batch_size, num_terms, num_directions)`."""
+    rows, weights = _weigh(terms, term_ids, term_counts)
+    parts = terms.vectors[rows] * weights.unsqueeze(-1)
+    return parts / parts.sum(dim=1, keepdim=True).norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
 def share_of_unknown_terms(
     tokenizer: PreTrainedTokenizerBase, terms: CorpusTerms, texts: Sequence[str], *, num_documents: int
 ) -> float:
@@ -250,6 +257,7 @@ __all__ = [
     "embed_terms",
     "fit_terms",
     "inverse_document_frequencies",
+    "parts_of_terms",
     "saturate",
     "share_of_unknown_terms",
     "term_features",
