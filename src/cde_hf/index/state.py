@@ -280,15 +280,16 @@ class IndexState:
     ) -> "IndexState":
         """Returns the state with more documents, whose ids must be new, and the counts of [`count_texts`]."""
         self.refuse_known(document_ids)
-        terms = self.terms
-        if terms is None and counts is not None:  # the first texts
+        terms, are_first_texts = self.terms, self.terms is None and counts is not None
+        if counts is not None and terms is None:
             terms = TermIndex(Postings.of(sparse.csr_matrix((len(self._is_live()), counts.shape[1]))), weight=0.0)
         if terms is not None:
             no_counts = sparse.csr_matrix((len(document_ids), len(terms.postings.starts) - 1))
             terms = terms.followed_by(no_counts if counts is None else counts)
         added = self.added.followed_by(document_ids, vectors, texts)
         state = replace(self, added=added, terms=terms)._with_fitting_base()
-        return state.with_fitted_terms() if state.terms is not None and state.terms.is_outdated else state
+        is_outdated = are_first_texts or (state.terms is not None and state.terms.is_outdated)
+        return state.with_fitted_terms() if is_outdated else state
 
     def without(self, document_ids: Sequence[str]) -> "IndexState":
         """Returns the state without some documents, which must be in it."""
