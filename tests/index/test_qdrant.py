@@ -99,10 +99,12 @@ def test_what_an_interrupted_upload_left_is_not_in_the_next_index(index, minilm,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(QdrantIndex, "_write_record", stop)
+        patch.setattr("cde_hf.index.qdrant._encode_context", stop)
         with pytest.raises(KeyboardInterrupt):
             QdrantIndex.upload(other, client, "animals")
     assert client.count("animals").count == 5
+    with pytest.raises(ValueError, match="found an incomplete upload"):
+        QdrantIndex.open(client, "animals", minilm)
     uploaded = QdrantIndex.upload(index, client, "animals")
     assert len(uploaded) == 4 and hits_of(uploaded) == hits_of(index)
 
@@ -129,16 +131,15 @@ def test_a_server_is_not_taken_for_a_folder(index, location, received, tmp_path,
 
 def test_unfinished_foreign_and_occupied_collections_are_refused(index, minilm):
     client = qdrant_client.QdrantClient(":memory:")
-    with pytest.raises(ValueError, match="found no upload with this name"):
+    with pytest.raises(ValueError, match="found no upload of this name"):
         QdrantIndex.open(client, "animals", minilm)
     config = qdrant_client.models.VectorParams(size=640, distance=qdrant_client.models.Distance.COSINE)
     client.create_collection("others", vectors_config=config)
     with pytest.raises(ValueError, match="`others` exists and was not made by an upload. Delete it, or choose"):
         QdrantIndex.upload(index, client, "others")
-    client.create_collection("animals-context", vectors_config=config)
-    with pytest.raises(ValueError, match="found an incomplete upload"):
-        QdrantIndex.open(client, "animals", minilm)
-    client.delete_collection("animals-context")
+    client.create_collection("others-context", vectors_config=config)
+    with pytest.raises(ValueError, match="`others` exists and was not made by an upload. Delete it, or choose"):
+        QdrantIndex.upload(index, client, "others")
     assert len(QdrantIndex.upload(index, client, "animals")) == 4
     with pytest.raises(ValueError, match="`animals` already holds an index"):
         QdrantIndex.upload(index, client, "animals")

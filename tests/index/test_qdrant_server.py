@@ -147,10 +147,13 @@ def test_the_calls_are_those_of_the_rest_interface(server, index):
     assert server.calls == [
         ("GET", "/collections/matter-context/exists", ""),
         ("GET", "/collections/matter/exists", ""),
+        ("GET", "/collections/matter-context/exists", ""),
         ("PUT", "/collections/matter-context", ""),
+        ("PUT", "/collections/matter-context/points", "wait=true"),
         ("PUT", "/collections/matter", ""),
         ("PUT", "/collections/matter/points", "wait=true"),
         ("PUT", "/collections/matter/points", "wait=true"),
+        ("GET", "/collections/matter-context/exists", ""),
         ("PUT", "/collections/matter-context/points", "wait=true"),
         ("POST", "/collections/matter/points/query", ""),
         ("POST", "/collections/matter/points", ""),
@@ -185,7 +188,7 @@ def test_a_failing_server_is_named_by_every_call(server, index, minilm, failure,
 
 @pytest.mark.parametrize(("failure", "error", "message"), FAILURES)
 def test_an_upload_that_failed_begins_again(server, index, minilm, failure, error, message):
-    server.failure, server.num_good = failure, 5  # the first documents are there, the last ones not
+    server.failure, server.num_good = failure, 7  # the first documents are there, the last ones not
     with pytest.raises(error, match=message):
         QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     server.failure = None

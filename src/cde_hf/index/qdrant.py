@@ -3,7 +3,7 @@ An index in Qdrant: the same vectors, documents and context, in a folder or on a
 
 A collection holds the documents: their dense vectors, and the terms of their texts as sparse vectors. A second
 collection, whose name ends in `-context`, holds one point with the origin of the vectors, the context and BM25's
-statistics. It is made first and filled last, so an empty one marks an incomplete upload.
+statistics. The point is made first and filled last, so an empty one marks an incomplete upload.
 """
 
 import base64
@@ -133,33 +133,32 @@ class QdrantIndex:
         """
         models = _import_qdrant().models
         client = _connect(location)
-        if client.collection_exists(_context_collection(collection)):
-            if _read_record(client, collection) is not None:
+        record = _read_record(client, collection)
+        if record is not None and "origin" in record:
+            raise ValueError(
+                f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it and "
+                f"`{_context_collection(collection)}`, or choose another name."
+            )
+        if client.collection_exists(collection):
+            if record is None:
                 raise ValueError(
-                    f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete "
-                    f"it and `{_context_collection(collection)}`, or choose another name."
+                    f"The collection `{collection}` exists and was not made by an upload. Delete it, or choose another "
+                    "name."
                 )
             client.delete_collection(collection)  # what an interrupted upload left
-        elif client.collection_exists(collection):
-            raise ValueError(
-                f"The collection `{collection}` exists and was not made by an upload. Delete it, or choose another "
-                "name."
-            )
-        else:
-            one = models.VectorParams(size=1, distance=models.Distance.DOT)
-            client.create_collection(_context_collection(collection), vectors_config=one)
+        state = index._state  # the index may change meanwhile
+        terms = None if state.terms is None else _Terms(state.terms.postings.statistics, state.terms.weight)
+        uploaded = cls(client, collection, index.model, terms)
+        uploaded._write_record({})
         distance = models.Distance.COSINE if index.origin.similarity == "cosine" else models.Distance.DOT
         client.create_collection(
             collection,
-            vectors_config=models.VectorParams(size=index.vectors.shape[1], distance=distance),
+            vectors_config=models.VectorParams(size=state.dim, distance=distance),
             sparse_vectors_config={_TERMS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
         )
-        terms = index._state.terms
-        uploaded = cls(
-            client, collection, index.model, None if terms is None else _Terms(terms.postings.statistics, terms.weight)
-        )
-        uploaded._upsert(index.document_ids, index.texts, index.vectors, batch_size)
-        uploaded._write_record()
+        uploaded._upsert(state.column("id"), state.column("text"), state.vectors(), batch_size)
+        context, origin = _encode_context(index.model), uploaded.origin.to_dict()
+        uploaded._write_record({"origin": origin, "context": context, "terms": terms and terms.to_dict()})
         return uploaded
 
     @classmethod
@@ -181,9 +180,8 @@ class QdrantIndex:
         """
         client = _connect(location)
         record = _read_record(client, collection)
-        if record is None:
-            is_begun = client.collection_exists(_context_collection(collection))
-            state = "an incomplete upload" if is_begun else "no upload with this name"
+        if record is None or "origin" not in record:
+            state = "no upload of this name" if record is None else "an incomplete upload"
             raise ValueError(
                 f"There is no complete index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
@@ -258,12 +256,13 @@ class QdrantIndex:
             ]
             self.client.upsert(self.collection, points, wait=True)
 
-    def _write_record(self) -> None:
+    def _write_record(self, payload: dict[str, Any]) -> None:
         models = _import_qdrant().models
-        terms = None if self._terms is None else self._terms.to_dict()
-        payload = {"origin": self.origin.to_dict(), "context": _encode_context(self.model), "terms": terms}
-        point = models.PointStruct(id=0, vector=[0.0], payload=payload)
-        self.client.upsert(_context_collection(self.collection), [point], wait=True)
+        name = _context_collection(self.collection)
+        if not self.client.collection_exists(name):
+            one = models.VectorParams(size=1, distance=models.Distance.DOT)
+            self.client.create_collection(name, vectors_config=one)
+        self.client.upsert(name, [models.PointStruct(id=0, vector=[0.0], payload=payload)], wait=True)
 
 
 @dataclass(frozen=True)
@@ -318,10 +317,10 @@ def _hybrid_query(vector: list[float], terms: dict[str, Any], depth: int) -> dic
 
 
 def _read_record(client: "QdrantClient", collection: str) -> dict[str, Any] | None:
-    """Reads the origin and context of an index, `None` if its upload is incomplete."""
+    """Reads the origin and context of an index. Empty if its upload is incomplete, `None` if there is none."""
     name = _context_collection(collection)
     points = client.retrieve(name, [0], with_payload=True) if client.collection_exists(name) else []
-    return points[0].payload if points else None
+    return (points[0].payload or {}) if points else None
 
 
 def _context_collection(collection: str) -> str:
