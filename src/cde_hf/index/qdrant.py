@@ -136,14 +136,14 @@ class QdrantIndex:
         record = _read_record(client, collection)
         if record is not None and "origin" in record:
             raise ValueError(
-                f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it and "
-                f"`{_context_collection(collection)}`, or choose another name."
+                f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it "
+                f"and `{_context_collection(collection)}`, or choose another name."
             )
         if client.collection_exists(collection):
             if record is None:
                 raise ValueError(
-                    f"The collection `{collection}` exists and was not made by an upload. Delete it, or choose another "
-                    "name."
+                    f"The collection `{collection}` exists and was not made by an upload. Delete it, or choose "
+                    "another name."
                 )
             client.delete_collection(collection)  # what an interrupted upload left
         state = index._state  # the index may change meanwhile
