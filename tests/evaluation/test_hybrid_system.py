@@ -49,7 +49,7 @@ def test_it_ranks_as_an_index_does(contextual, minilm, monkeypatch):
     expected = [[list(CORPUS)[row] for row in rows] for rows in ranking.document_indices]
     assert [hit.document_id for hit in found[0]][0] == expected[0][0] == "dog7"
     dense = index.search_batch(QUERIES, depth=5, hybrid=False)
-    assert np.abs(ranking.scores - [[hit.score for hit in hits] for hits in dense]).min() > 0.001
+    assert np.abs(ranking.scores - [[hit.score for hit in hits] for hits in dense])[:2].min() > 0.001
 
 
 def test_a_contextual_hybrid_has_a_row_for_each_context(animals, fruits, minilm):

