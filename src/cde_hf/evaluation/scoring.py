@@ -1,6 +1,6 @@
 """Evaluates systems on retrieval sets. Contextual systems use the set's own context, a foreign one or none."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -110,14 +110,17 @@ def score_set(
         `Iterator[tuple[Row, Scores]]`: A row and its scores for each context if the system is contextual, otherwise
         one row.
     """
-    takes_context = system.takes_context if isinstance(system, Hybrid) else isinstance(system, ContextualEmbedder)
-    for context, documents in contexts.items() if takes_context else [(None, None)]:
-        if context is not None:
-            system.set_context(documents)
+    contextual = system if isinstance(system, ContextualEmbedder | Hybrid) else None
+    if isinstance(contextual, Hybrid) and not contextual.takes_context:
+        contextual = None
+    pairs: Iterable[tuple[str | None, Sequence[str] | None]] = contexts.items() if contextual else [(None, None)]
+    for context, documents in pairs:
+        if contextual is not None:
+            contextual.set_context(documents)
         row = Row(system.name, context)
         yield row, score_ranking(_rank(system, retrieval_set, row), retrieval_set)
-    if takes_context:
-        system.set_context(None)
+    if contextual is not None:
+        contextual.set_context(None)
 
 
 def sample_context(retrieval_set: RetrievalSet, context_size: int | None, seed: int) -> list[str]:
