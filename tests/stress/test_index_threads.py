@@ -185,7 +185,7 @@ def texts_of(names):
     return [f"text of {name}" for name in names]
 
 
-def run(kind, model, folder, seconds, seed, indexes, make_searcher=Searcher):
+def run(kind, model, folder, seconds, seed, indexes, make_searcher=Searcher, min_searches=100):
     """Searches, changes, saves and opens an index in many threads. Returns what went wrong."""
     ledger, is_over = Ledger(seed), threading.Event()
     origin = vector_origin(model)
@@ -225,7 +225,7 @@ def run(kind, model, folder, seconds, seed, indexes, make_searcher=Searcher):
     errors = [error for thread in threads for error in thread.errors]
     if sorted(index.document_ids) != sorted(ledger.live):
         errors.append("the index has other documents in the end")
-    return errors if num_searches > 100 else [*errors, "there were few searches"]
+    return errors if num_searches > min_searches else [*errors, "there were few searches"]
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
@@ -256,9 +256,9 @@ def hybrid_searcher(minilm, monkeypatch):
 def test_hybrid_searches_beside_a_writer(
     kind, minilm, tmp_path, stress_seconds, stress_seed, often_interrupted, hybrid_searcher
 ):
-    # Encoding takes its time, so these run longer.
-    errors = run(kind, minilm, tmp_path / "index", 3 * stress_seconds, stress_seed, [], hybrid_searcher)
-    assert errors == [] and len(hybrid_searcher.keywords["fits"]) > 2
+    # Encoding takes its time, so these run longer and search less.
+    errors = run(kind, minilm, tmp_path / "index", 3 * stress_seconds, stress_seed, [], hybrid_searcher, 20)
+    assert errors == [] and len(hybrid_searcher.keywords["fits"]) > 1
 
 
 def test_a_hybrid_search_by_the_statistics_of_two_fits_is_noticed(
@@ -278,13 +278,13 @@ def test_a_search_that_reads_two_states_is_noticed(minilm, tmp_path, stress_seed
 def test_queries_and_documents_are_encoded_at_the_same_time(minilm, stress_seconds):
     index = ContextualIndex.build(minilm, {f"d{number}": f"The number {number}." for number in range(20)})
     queries = [f"{'What follows ' * length}number {length}?" for length in range(1, 9)]
-    expected = [[hit.score for hit in hits] for hits in index.search_batch(queries, depth=5)]
+    expected = [[hit.score for hit in hits] for hits in index.search_batch(queries, depth=5, hybrid=False)]
     errors = []
     deadline = time.perf_counter() + stress_seconds
 
     def search(number):
         while time.perf_counter() < deadline and not errors:
-            hits = index.search(queries[number], depth=25)
+            hits = index.search(queries[number], depth=25, hybrid=False)
             scores = [hit.score for hit in hits if hit.document_id.startswith("d")][:5]
             if not np.allclose(scores, expected[number], atol=1e-5):
                 errors.append((scores, expected[number]))
