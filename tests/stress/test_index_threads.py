@@ -266,7 +266,7 @@ def test_a_hybrid_search_by_the_statistics_of_two_fits_is_noticed(
 ):
     fits, scores_of = hybrid_searcher.keywords["fits"], AddedTerms.scores
     monkeypatch.setattr(AddedTerms, "scores", lambda added, ids, _: scores_of(added, ids, fits[0].postings.statistics))
-    assert run("flat", minilm, tmp_path / "index", 60, stress_seed, [], hybrid_searcher)
+    assert run("flat", minilm, tmp_path / "index", 60, stress_seed, [], hybrid_searcher, 0)
 
 
 def test_a_search_that_reads_two_states_is_noticed(minilm, tmp_path, stress_seed, often_interrupted, monkeypatch):
