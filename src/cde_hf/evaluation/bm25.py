@@ -13,7 +13,7 @@ from ..modeling.term_vectors import (
     count_documents,
     count_terms,
     inverse_document_frequencies,
-    saturate,
+    length_penalty,
 )
 from .exact_search import Ranking, best_documents
 
@@ -84,19 +84,19 @@ class Postings:
         mean_length = float(self.lengths.sum(dtype=np.float64)) / max(1, num_documents)
         return TermStatistics(inverse_document_frequencies(np.diff(self.starts), num_documents), mean_length)
 
-    def weights(self, term_id: int, statistics: TermStatistics) -> tuple[np.ndarray, np.ndarray]:
-        """The documents that contain a term, and the weight of the term in each of them."""
-        part = slice(self.starts[term_id], self.starts[term_id + 1])
-        rows = self.rows[part]
-        saturated = saturate(self.counts[part], self.lengths[rows], statistics.mean_length)
-        return rows, saturated * statistics.idf[term_id]
-
     def scores(self, term_ids: np.ndarray, statistics: TermStatistics) -> np.ndarray:
         """The BM25 score of each document for a query of some distinct terms, of shape `(num_documents,)`."""
         scores = np.zeros(len(self), dtype=np.float32)
+        penalties = length_penalty(self.lengths, max(statistics.mean_length, 1.0))
         for term_id in term_ids.tolist():
-            rows, weights = self.weights(term_id, statistics)
-            scores[rows] += weights
+            part = slice(self.starts[term_id], self.starts[term_id + 1])
+            rows, counts = self.rows[part].astype(np.intp), self.counts[part]
+            # In place and with rows that are converted once: frequent terms are in most documents.
+            weights = penalties[rows]
+            weights += counts
+            np.divide(counts, weights, out=weights)
+            weights *= MAX_WEIGHT * statistics.idf[term_id]
+            np.add.at(scores, rows, weights)
         return scores
 
 

@@ -233,8 +233,12 @@ def inverse_document_frequencies(document_frequencies: np.ndarray, num_documents
 
 def saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
     """BM25's weight of counts in documents of these lengths, without the weights of the terms. Below `MAX_WEIGHT`."""
-    penalty = 1 - _LENGTH_NORMALIZATION + _LENGTH_NORMALIZATION * lengths / mean_length
-    return counts * MAX_WEIGHT / (counts + _SATURATION * penalty)
+    return counts * MAX_WEIGHT / (counts + length_penalty(lengths, mean_length))
+
+
+def length_penalty(lengths: Any, mean_length: float) -> Any:
+    """The count at which a term in a document of this length has half of its largest weight."""
+    return _SATURATION * (1 - _LENGTH_NORMALIZATION + _LENGTH_NORMALIZATION / mean_length * lengths)
 
 
 def count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
@@ -261,6 +265,7 @@ __all__ = [
     "embed_terms",
     "fit_terms",
     "inverse_document_frequencies",
+    "length_penalty",
     "parts_of_terms",
     "saturate",
     "share_of_unknown_terms",
