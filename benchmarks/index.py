@@ -19,15 +19,17 @@ from pathlib import Path
 import faiss
 import numpy as np
 import torch
-from scipy import sparse
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, set_context
-from cde_hf.evaluation.bm25 import query_terms
+from cde_hf.evaluation.bm25 import Postings, query_terms
+from cde_hf.index.nearest import FlatVectors
+from cde_hf.index.rows import StoredDocuments
 from cde_hf.index.state import IndexState
+from cde_hf.index.terms import TermIndex
 from cde_hf.vectors import vector_origin
 
 
@@ -137,35 +139,37 @@ def compare_with_biencoder(num_layers: int, context_size: int, num_documents: in
 def compare_hybrid_with_dense(num_documents: int, num_rounds: int) -> None:
     model = SentenceTransformer(str(MINILM), device="cpu")
     generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(num_documents, 384)).astype(np.float32)
+    vectors = generator.standard_normal((num_documents, 384), dtype=np.float32)
     faiss.normalize_L2(vectors)
-    state = IndexState.build(
-        vectors,
-        [str(number) for number in range(num_documents)],
-        [""] * num_documents,
-        "flat",
-        counts=random_counts(generator, num_documents, len(model.tokenizer)),
-    )
+    (term_ids,) = query_terms(model.tokenizer, [QUERY])
+    postings = random_postings(generator, term_ids, num_documents, len(model.tokenizer))
+    documents = StoredDocuments.of([str(number) for number in range(num_documents)], [""] * num_documents)
+    state = IndexState.of(FlatVectors(vectors), documents, TermIndex(postings, weight=0.5))
     index = ContextualIndex(model, state)
     functions = {
         "hybrid": lambda: index.search(QUERY, hybrid=True),
         "dense": lambda: index.search(QUERY, hybrid=False),
     }
-    num_postings = sum(np.diff(state.terms.postings.starts)[query_terms(model.tokenizer, [QUERY])[0]])
-    title = (
-        f"query to documents, hybrid / vectors alone ({num_postings / num_documents:.1f} terms of it in a document)"
-    )
+    share = len(postings.rows) / num_documents
+    title = f"query to documents, hybrid / vectors alone, {share:.1f} of its {len(term_ids)} terms in a document"
     report(title, best_times(functions, 2 * num_rounds))
 
 
-def random_counts(generator: np.random.Generator, num_documents: int, vocab_size: int) -> sparse.csr_matrix:
-    """Counts of tokens by Zipf's law. In MiniLM's vocabulary, words stand in the order of their frequency."""
-    ranks = np.arange(vocab_size - FIRST_WORD)
-    shares = 1 / (ranks + 2.7)
-    terms = FIRST_WORD + generator.choice(ranks, (num_documents, TOKENS_PER_DOCUMENT), p=shares / shares.sum())
-    rows = np.repeat(np.arange(num_documents), TOKENS_PER_DOCUMENT)
-    ones = np.ones(terms.size, dtype=np.float32)
-    return sparse.coo_matrix((ones, (rows, terms.ravel())), shape=(num_documents, vocab_size)).tocsr()
+def random_postings(
+    generator: np.random.Generator, term_ids: np.ndarray, num_documents: int, vocab_size: int
+) -> Postings:
+    """Postings of some terms by Zipf's law. In MiniLM's vocabulary, words stand in the order of their frequency."""
+    shares = 1 / (np.arange(vocab_size - FIRST_WORD) + 2.7)
+    shares /= shares.sum()
+    parts, num_containing = [], np.zeros(vocab_size + 1, dtype=np.int64)
+    for term_id in term_ids.tolist():
+        counts = generator.binomial(TOKENS_PER_DOCUMENT, shares[max(0, term_id - FIRST_WORD)], num_documents)
+        rows = np.flatnonzero(counts)
+        parts.append((counts[rows].astype(np.float32), rows.astype(np.int32)))
+        num_containing[term_id + 1] = len(rows)
+    counts, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    lengths = np.full(num_documents, TOKENS_PER_DOCUMENT, dtype=np.float32)
+    return Postings(counts, rows, np.cumsum(num_containing), lengths)
 
 
 def main() -> None:
