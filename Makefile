@@ -8,7 +8,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-stress test-lowest docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train compare test test-slow test-stress test-lowest test-integrations docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -50,6 +50,17 @@ $(LOWEST)/installed: setup.cfg
 
 test-lowest: $(LOWEST)/installed  ## Run the tests with the oldest versions that setup.cfg allows (slow)
 	$(OFFLINE) $(LOWEST)/bin/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu' $(TESTS)
+
+# The notebook, the page to play with and the site, in an environment of their own.
+PAGES := .venv-integrations/pages
+$(PAGES)/installed: setup.cfg constraints.txt examples/space/requirements.txt
+	$(PYTHON) -m venv $(PAGES)
+	$(PAGES)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[search,offline,docs]' pytest gradio playwright
+	@touch $@
+
+test-integrations: $(PAGES)/installed  ## Run the notebook, the page to play with (needs chromium) and faulty documentation
+	$(OFFLINE) $(PAGES)/bin/python -m pytest tests/integrations
 
 docs: install  ## Build the documentation site, build/site, without a download; a broken link is an error
 	$(OFFLINE) $(BIN)/python docs/build.py
