@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests benchmarks docs examples experiments
+SOURCES := src tests benchmarks docs/build.py docs/figures.py examples experiments
 # Only packages are downloaded. What the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
@@ -39,13 +39,14 @@ test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
 test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
 	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress
 
-# Where pip itself only finds the newest version that a range allows, uv finds the oldest. torch has a CPU build here.
+# Where pip itself only finds the newest version that a range allows, uv finds the oldest. torch comes with its CUDA packages, some gigabytes.
 LOWEST := .venv-lowest
 $(LOWEST)/installed: setup.cfg
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
-		-e '.[train,eval,offline,plots,peft]' pytest pytest-xdist hypothesis
+		--only-binary :all: --no-binary cde-hf -e '.[train,eval,offline,plots,peft]' 'pytest>=8' 'pytest-xdist>=3' \
+		'hypothesis>=6.100'
 	@touch $@
 
 test-lowest: $(LOWEST)/installed  ## Run the tests with the oldest versions that setup.cfg allows (slow)

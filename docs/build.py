@@ -96,7 +96,16 @@ def main() -> None:
     (PAGES / "start.md").write_text(notebook_page(NOTEBOOK), encoding="utf-8")
     # Material prints a notice about the next version of mkdocs, which is not our concern.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean", "--config-file", str(ROOT / "mkdocs.yml")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--clean",
+        "--config-file",
+        str(ROOT / "mkdocs.yml"),
+    ]
     raise SystemExit(subprocess.run(command, env=environment, check=False).returncode)
 
 

@@ -25,7 +25,7 @@ def words(x: int, y: int, text: str, *, size: int = 13, color: str = INK, weight
 
 def box(x: int, y: int, title: str, *lines: str, color: str = INK, width: int = 185, fill: str = "#f5f7fa") -> str:
     """A box with a title and up to two lines."""
-    frame = f'<rect x="{x}" y="{y}" width="{width}" height="72" rx="6" fill="{fill}" stroke="{color}" stroke-width="1.5"/>\n'
+    frame = f'<rect x="{x}" y="{y}" width="{width}" height="72" rx="6" fill="{fill}" stroke="{color}"/>\n'
     middle = x + width // 2
     parts = [words(middle, y + 26, title, size=15, color=color, weight="bold")]
     parts += [words(middle, y + 45 + 16 * number, line, size=12) for number, line in enumerate(lines)]
@@ -42,7 +42,7 @@ def draw() -> str:
     """The picture."""
     parts = [
         HEAD,
-        '<rect x="225" y="22" width="660" height="122" rx="10" fill="none" stroke="#9aa5b1" stroke-dasharray="3 3"/>\n',
+        '<rect x="225" y="22" width="660" height="122" rx="9" fill="none" stroke="#999" stroke-dasharray="3 3"/>\n',
         words(555, 42, "Context: fitted to the corpus once", color=GREY),
         box(15, 56, "Your corpus", "no labels", width=160),
         box(240, 56, "First stage", "a vector of each", "context document"),

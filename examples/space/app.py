@@ -1,10 +1,10 @@
 """
 A page to play with: what an embedding model finds in a corpus, before and after `contextualize`.
 
-Choose or paste a corpus, ask, and compare both lists. Nothing leaves the machine: the model is an installed package, and
-the page loads neither fonts nor scripts from elsewhere. In the shape of a Hugging Face Space; on a laptop:
+Choose or paste a corpus, ask, and compare both lists. Nothing leaves the machine: the model is an installed package,
+and the page loads neither fonts nor scripts from elsewhere. In the shape of a Hugging Face Space; on a laptop:
 
-    pip install -r examples/space/requirements.txt
+    pip install -c constraints.txt gradio '.[offline]'
     python examples/space/app.py
 """
 

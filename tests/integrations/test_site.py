@@ -22,7 +22,12 @@ NAMES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "mkdocs.
         ("docs/hub.md", "", "[gone](gone.md)\n", "gone.md"),
         ("docs/hub.md", "", "![gone](gone.svg)\n", "gone.svg"),
         ("docs/hub.md", "", "[gone](search.md#no-such-heading)\n", "no-such-heading"),
-        ("src/cde_hf/__init__.pyi", "from .hub", "from .files import _read_json as _read_json\nfrom .hub", "_read_json"),
+        (
+            "src/cde_hf/__init__.pyi",
+            "from .hub",
+            "from .files import _hash_of_manifest as _hash_of_manifest\nfrom .hub",
+            "_hash_of_manifest",
+        ),
     ],
     ids=["nothing", "link", "image", "anchor", "public name"],
 )
@@ -37,4 +42,4 @@ def test_a_fault_is_found(tmp_path, file, old, new, message):
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (result.returncode != 0) == bool(message), result.stderr
     assert message in result.stderr
-    assert (tmp_path / "build" / "site" / "index.html").is_file() == (not message)
+    assert message or (tmp_path / "build" / "site" / "index.html").is_file()
