@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
 
 from .contextual_models import find_cde_model, get_context
 from .data import check_counts, check_texts
@@ -41,12 +42,23 @@ class SentenceTransformerEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
-        check_texts(texts, range(len(texts)), kind="query")
+        check_texts(texts, kind="query")
         return self.model.encode_query(list(texts), **self._encode_kwargs())
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
+        check_texts(texts)
         return self.model.encode_document(list(texts), **self._encode_kwargs())
+
+    def embed_in_pieces(self, texts: Sequence[str], bar: "tqdm[Any]") -> np.ndarray:
+        """Returns checked vectors of documents, and moves a progress bar. Encoding sorts each piece by length."""
+        size = 8 * self.batch_size
+        pieces = [texts[start : start + size] for start in range(0, len(texts), size)]
+        vectors = []
+        for piece in pieces:
+            vectors.append(check_vectors(self.embed_documents(piece), "the documents", num_texts=len(piece)))
+            bar.update(len(piece))
+        return np.concatenate(vectors)
 
     def _encode_kwargs(self) -> dict[str, Any]:
         is_cosine = self.model.similarity_fn_name == "cosine"

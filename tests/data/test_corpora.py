@@ -104,7 +104,7 @@ def test_a_column_that_cannot_be_guessed_is_asked_for(tmp_path):
     message = (
         r"`.*corpus.csv` has no column `text`, and .* are \['id', 'title', 'body', 'summary'\]. Name the column .*"
     )
-    with pytest.raises(ValueError, match=f"{message}`text_column`, or with `--text-column`"):
+    with pytest.raises(ValueError, match=f"{message}`text_column`"):
         load_documents(path)
     assert load_documents(path, text_column="body") == ["b"]
     with pytest.raises(ValueError, match="corpus.csv` has no column of texts `absent`. Its columns of texts are"):

@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..data import check_counts, check_seed
+from ..data import check_counts, check_seed, check_texts
 from ..files import explained_full_disk
 from ..processes import process_state
 
@@ -143,6 +143,8 @@ class TfidfSurrogate:
 
     def fit(self, texts: Iterable[str]) -> None:
         """Fits the vocabulary and the decomposition."""
+        texts = list(texts)
+        check_texts(texts)
         weights = self._vectorizer.fit_transform(texts)
         if weights.shape[1] <= self.dim:
             raise ValueError(
@@ -209,7 +211,7 @@ def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
             vectors = np.load(path, mmap_mode="r")
             if vectors.shape == shape and vectors.dtype == dtype:
                 return vectors
-        except ValueError:
+        except (ValueError, EOFError):
             pass  # interrupted while it was created, so no shard is complete
         for marker in path.parent.glob(f"{path.stem}.*.done"):
             marker.unlink()

@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .common import MODEL_HELP, add_columns_argument, natural, positive, say
+from .common import (
+    MODEL_HELP,
+    HelpFormatter,
+    add_columns_argument,
+    add_overwrite_argument,
+    natural,
+    positive,
+    refuse_older,
+    say,
+)
 
 
 if TYPE_CHECKING:
@@ -42,8 +51,9 @@ def inspect(args: argparse.Namespace) -> None:
     from .. import BatchPlan
     from ..batching import format_statistics, write_inspection_page
 
-    plan = BatchPlan.load(args.plan, verify=args.verify)
     page = args.html or args.plan.with_suffix(".html")
+    refuse_older(page, args, exists=page.exists() and "<title>Batch plan" not in page.read_text(errors="replace"))
+    plan = BatchPlan.load(args.plan, verify=args.verify)
     write_inspection_page(plan, page)
     say(format_statistics(plan))
     say(f"\nWrote {page}: open it in a browser.")
@@ -66,7 +76,7 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
         "domain, so that batches can be filled with similar pairs. If interrupted, run the same command again to "
         "resume. On several GPUs: accelerate launch -m cde_hf.cli prepare ...",
         epilog="example: cde-hf prepare docstrings plan --surrogate tfidf --cluster-size 256",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument(
         "data",
@@ -105,6 +115,7 @@ def add_inspect(commands: argparse._SubParsersAction) -> None:
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
     command.add_argument("--verify", action="store_true", help="compare the hashes of all files, not only their sizes")
     command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
+    add_overwrite_argument(command)
     command.set_defaults(run=inspect)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,26 @@ CORPUS_HELP = (
 MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        if isinstance(action.default, list):
+            return f"{action.help} (default: {' '.join(action.default)})"
+        return super()._get_help_string(action)
+
+
 def say(text: str) -> None:
     """Writes a line for the user, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    """Replaces control characters, with which a document or a file could change what the terminal shows."""
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
 def positive(text: str) -> int:
@@ -45,6 +62,8 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
 
     from .. import model_path
 
+    if not os.path.isdir(name) and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+        raise FileNotFoundError(f"`{name}` is neither a folder nor a model on the Hub. Check its path or name.")
     try:
         return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     except ValueError as error:
@@ -53,6 +72,10 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
                 f"`{name}` contains code of its own. If you trust it, add `--trust-remote-code`."
             ) from error
         raise ValueError(f"`{name}` cannot be loaded as a model: {error}") from error
+    except OSError as error:
+        found = "a folder that holds no model" if os.path.isdir(name) else "neither a folder nor a model on the Hub"
+        reason = " ".join(str(error).split())
+        raise FileNotFoundError(f"`{name}` is {found}. Check its path or name. ({reason})") from error
 
 
 def read_corpus(path: Path, args: argparse.Namespace) -> "str | dict[str, str]":
@@ -62,7 +85,7 @@ def read_corpus(path: Path, args: argparse.Namespace) -> "str | dict[str, str]":
     return str(path) if args.text_column is None else load_corpus(str(path), text_column=args.text_column)
 
 
-def add_text_column_argument(command: argparse.ArgumentParser) -> None:
+def add_text_column_argument(command: argparse._ActionsContainer) -> None:
     """Adds the option of all commands that read a corpus."""
     command.add_argument(
         "--text-column",
@@ -82,7 +105,18 @@ def add_columns_argument(command: argparse._ActionsContainer) -> None:
     )
 
 
-def add_trust_argument(command: argparse.ArgumentParser) -> None:
+def refuse_older(path: Path, args: argparse.Namespace, *, exists: bool) -> None:
+    """Refuses to replace a file or folder of an earlier run, unless the user wants it replaced."""
+    if exists and not args.overwrite:
+        raise FileExistsError(f"`{path}` exists already. Give another name, or replace it with `--overwrite`.")
+
+
+def add_overwrite_argument(command: argparse._ActionsContainer) -> None:
+    """Adds the option of all commands that could replace what an earlier run wrote."""
+    command.add_argument("--overwrite", action="store_true", help="replace what an earlier run wrote there")
+
+
+def add_trust_argument(command: argparse._ActionsContainer) -> None:
     """Adds the option of all commands that load checkpoints."""
     command.add_argument(
         "--trust-remote-code", action="store_true", help="run the code that a checkpoint contains; CDE models need it"
@@ -92,12 +126,16 @@ def add_trust_argument(command: argparse.ArgumentParser) -> None:
 __all__ = [
     "CORPUS_HELP",
     "MODEL_HELP",
+    "HelpFormatter",
     "add_columns_argument",
+    "add_overwrite_argument",
     "add_text_column_argument",
     "add_trust_argument",
     "load_model",
     "natural",
     "positive",
+    "printable",
+    "refuse_older",
     "read_corpus",
     "say",
 ]

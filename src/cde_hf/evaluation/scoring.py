@@ -12,13 +12,11 @@ from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
 from .metrics import RANKING_DEPTH, score_ranking
 from .result import Evaluation, Row, Scores
-from .systems import ContextualEmbedder, Embedder, Ranker
+from .systems import DOCUMENTS_AT_ONCE, ContextualEmbedder, Embedder, Ranker
 
 
 ContextName = Literal["own", "foreign", "random", "none"]
 CONTEXTS: tuple[ContextName, ...] = get_args(ContextName)
-
-_DOCUMENTS_AT_ONCE = 4096
 
 
 def evaluate(
@@ -147,8 +145,8 @@ def _search(embedder: Embedder, retrieval_set: RetrievalSet, row: Row) -> Rankin
 
     def document_blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(documents), desc=title, unit=" documents", leave=False) as progress:
-            for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
-                block = documents[start : start + _DOCUMENTS_AT_ONCE]
+            for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
+                block = documents[start : start + DOCUMENTS_AT_ONCE]
                 name = f"{embedder.name}'s documents"
                 yield check_vectors(
                     embedder.embed_documents(block), name, num_texts=len(block), width=query_vectors.shape[1]

@@ -1,5 +1,6 @@
 """Vectors for an index: encoded here, or made elsewhere and checked."""
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,6 @@ from ..encoding import EncodedCorpus
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors
 
 
-_DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
 _MIN_CHECKED_COSINE = 0.99
 
@@ -18,10 +18,9 @@ _MIN_CHECKED_COSINE = 0.99
 def encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
     """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
     embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
-    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
-    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
-    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
-    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
+    is_short = len(texts) <= 8 * batch_size
+    with tqdm(total=len(texts), desc="Encode documents", unit=" documents", disable=is_short) as bar:
+        return embedder.embed_in_pieces(texts, bar)
 
 
 def read_encoded(encoded: EncodedCorpus) -> tuple[list[str], list[str], np.ndarray]:
@@ -89,9 +88,10 @@ def encode_again(model: SentenceTransformer, vectors: np.ndarray, texts: Sequenc
 
 
 def model_name(model: SentenceTransformer) -> str | None:
-    """Returns the name or path that a model was loaded from, if known."""
+    """Returns the name or absolute path that a model was loaded from, if known."""
     network = getattr(model[0], "model", None)
-    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
+    name = getattr(getattr(network, "config", None), "_name_or_path", None) or None
+    return os.path.abspath(name) if name is not None and os.path.isdir(name) else name
 
 
 __all__ = ["check_origin", "check_texts", "encode_again", "encode_documents", "model_name", "read_encoded"]

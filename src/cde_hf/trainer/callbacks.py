@@ -1,6 +1,8 @@
-"""Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM."""
+"""Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM and Ctrl-C."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -32,9 +34,9 @@ class ContrastiveProgressCallback(ProgressCallback):
 
 class TerminationCallback(TrainerCallback):
     """
-    On SIGTERM, saves a checkpoint after the current step and ends training.
+    On SIGTERM and on Ctrl-C, saves a checkpoint after the current step and ends training.
 
-    All processes stop at the same step, even if the signal reaches only one of them.
+    All processes stop at the same step, even if the signal reaches only one of them. A second Ctrl-C ends at once.
 
     Args:
         accelerator (`Accelerator`):
@@ -45,16 +47,22 @@ class TerminationCallback(TrainerCallback):
         self.accelerator = accelerator
         self.was_terminated = False
         self._was_signalled = False
-        self._old_handler: Any = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catches the signals until the training ends, also by an error."""
         self.was_terminated = self._was_signalled = False
+        old_handlers = {}
         try:
-            self._old_handler = signal.signal(signal.SIGTERM, self._notice)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                old_handlers[number] = signal.signal(number, self._notice)
         except ValueError:  # not in the main thread, where signals cannot be caught
-            self._old_handler = None
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in old_handlers.items():
+                signal.signal(number, handler)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -63,18 +71,13 @@ class TerminationCallback(TrainerCallback):
             self.was_terminated = True
             control.should_save = True
             control.should_training_stop = True
-            logger.warning(
-                f"Received SIGTERM: saving a checkpoint at step {state.global_step} and stopping. Resume with `auto`."
-            )
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._old_handler is not None:
-            signal.signal(signal.SIGTERM, self._old_handler)
-
-    def _notice(self, *_unused: Any) -> None:
+    def _notice(self, number: int, _frame: Any) -> None:
+        if self._was_signalled and number == signal.SIGINT:
+            raise KeyboardInterrupt
         self._was_signalled = True
+        if self.accelerator.is_main_process:
+            logger.warning("Saving a checkpoint after this step, and stopping. Another Ctrl-C stops without saving.")
 
     def _any_process_was_signalled(self) -> bool:
         if self.accelerator.num_processes == 1:
