@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -169,10 +170,18 @@ class Bar:
         self.steps.append(number)
 
 
-def test_progress_bars_move_every_few_batches(minilm):
+def test_progress_bars_move_with_each_batch(model):
     bar = Bar()
-    vectors = SentenceTransformerEmbedder(minilm, "minilm", batch_size=2).embed_in_pieces(["text"] * 40, bar)
-    assert bar.steps == [16, 16, 8] and vectors.shape == (40, 384)
+    embedder = SentenceTransformerEmbedder(model, "minilm", batch_size=2)
+    texts = [*CORPUS, "A fox."]
+    np.testing.assert_allclose(
+        embedder.embed_in_pieces([*texts, "A cow."], bar)[:4],
+        model.encode_document(texts, normalize_embeddings=True),
+        atol=1e-6,
+    )
+    assert bar.steps == [2, 2, 1]
+    embedder.embed_documents(texts)
+    assert bar.steps == [2, 2, 1]
 
 
 def test_an_interrupted_corpus_is_resumed_after_a_thousand_documents(minilm, tmp_path, monkeypatch):
@@ -260,4 +269,4 @@ def test_other_json_is_one_line_that_names_the_file(content, tmp_path, capsys):
     assert "scores.json` cannot be read." in error and error.count("\n") == 1
     if content not in ("{}", '{"kind": "index"}', "[]"):
         error = error_of(["push", str(tmp_path), "me/model", "--settings", str(tmp_path / "scores.json")], capsys)
-        assert "scores.json` cannot be read." in error
+        assert "scores.json` cannot be read as one JSON object" in error

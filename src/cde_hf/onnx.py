@@ -128,7 +128,9 @@ def _context_of(model: "SentenceTransformer") -> Context:
         )
     context = get_context(model)
     if context is None:
-        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
+        raise ValueError(
+            "The model has no context to export. Call `set_context(model, corpus)` first, or give `--context`."
+        )
     return context
 
 
@@ -273,7 +275,7 @@ def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
     """The exporter warns and logs about its own dependencies and steps."""
-    others = [getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    others = [getLogger(name) for name in ("root", "torch.onnx", "onnxscript", "onnx_ir")]
     levels = [other.level for other in others]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -290,7 +292,8 @@ def _quantize(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_suffix(".int8.onnx")
-    quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
+    with _quiet_exporter():
+        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
     small.replace(path)
 
 

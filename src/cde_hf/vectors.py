@@ -16,6 +16,10 @@ from .modeling import ContextualModule
 from .modeling.context import fingerprint, tokenizer_fingerprint
 
 
+# Texts that are sorted by length and encoded, before others are read.
+_TEXTS_AT_ONCE = 4096
+
+
 class SentenceTransformerEmbedder:
     """
     An [`Embedder`] around any sentence-transformers model, with the model's own prompts for queries and documents.
@@ -51,14 +55,15 @@ class SentenceTransformerEmbedder:
         return self.model.encode_document(list(texts), **self._encode_kwargs())
 
     def embed_in_pieces(self, texts: Sequence[str], bar: "tqdm[Any]") -> np.ndarray:
-        """Returns checked vectors of documents, and moves a progress bar. Encoding sorts each piece by length."""
-        size = 8 * self.batch_size
-        pieces = [texts[start : start + size] for start in range(0, len(texts), size)]
-        vectors = []
-        for piece in pieces:
-            vectors.append(check_vectors(self.embed_documents(piece), "the documents", num_texts=len(piece)))
-            bar.update(len(piece))
-        return np.concatenate(vectors)
+        """Returns checked vectors of documents, and moves a progress bar with each batch."""
+        *_, last = self.model.children()
+        hook = last.register_forward_hook(lambda module, inputs, output: bar.update(len(output["sentence_embedding"])))
+        try:
+            pieces = [texts[start : start + _TEXTS_AT_ONCE] for start in range(0, len(texts), _TEXTS_AT_ONCE)]
+            vectors = np.concatenate([self.embed_documents(piece) for piece in pieces])
+        finally:
+            hook.remove()
+        return check_vectors(vectors, "the documents", num_texts=len(texts))
 
     def _encode_kwargs(self) -> dict[str, Any]:
         is_cosine = self.model.similarity_fn_name == "cosine"

@@ -232,6 +232,28 @@ def test_a_run_ends_by_saying_what_it_wrote_and_what_it_reads(arguments, tmp_pat
     assert "It reads the first 16 tokens of a text, as in the training (`--max-length`)" in output
 
 
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (["--model", "no-model"], "`no-model` is neither a folder nor a model on the Hub. Check its path or name"),
+        (["--eval_data", "absent"], "There is no folder `absent`"),
+        (["--surrogate", "./absent"], "`./absent` is neither a folder nor a model on the Hub"),
+    ],
+)
+def test_mistakes_are_named_before_the_plan_is_made(arguments, tmp_path, mistake, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        run_training([*arguments, *mistake])
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_arguments_and_broken_json_are_named(capsys):
+    with pytest.raises(SystemExit):
+        script.TrainingArgumentParser().parse(["--data", "docstrings", "--use-cpu", "--dta", "pairs.jsonl"])
+    assert "unrecognized arguments: --dta pairs.jsonl (see --help-all)" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="`{` is not valid JSON .* Put it into single quotes"):
+        script.TrainingArgumentParser().parse(["--data", "docstrings", "--learning-rate-mapping", "{"])
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_runs_dry(arguments, encoder, tiny, tmp_path, recipe):
     changes = ["--surrogate", "tfidf", "--filter_surrogate", "tfidf", "--gather_across_devices", "true"]

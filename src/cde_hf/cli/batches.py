@@ -13,6 +13,7 @@ from .common import (
     positive,
     refuse_older,
     say,
+    several,
 )
 
 
@@ -61,10 +62,12 @@ def inspect(args: argparse.Namespace) -> None:
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
     from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
+    from ..saving import named_model
 
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
-    return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
+    with named_model(name):
+        return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
 
 
 def add_prepare(commands: argparse._SubParsersAction) -> None:
@@ -95,7 +98,7 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
     surrogate.add_argument("--max-length", type=positive, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=positive, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--cluster-size", type=several, default=256, help="target cluster size, in pairs")
     clusters.add_argument("--iterations", type=positive, default=100, help="k-means iterations")
     clusters.add_argument("--starts", type=positive, default=6, help="k-means starts; the best one is kept")
     clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +49,11 @@ def natural(text: str) -> int:
     return _whole_number(text, 0)
 
 
+def several(text: str) -> int:
+    """Type of a number of texts that are compared with one another."""
+    return _whole_number(text, 2)
+
+
 def _whole_number(text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
@@ -61,21 +65,17 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     from .. import model_path
+    from ..saving import named_model
 
-    if not os.path.isdir(name) and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
-        raise FileNotFoundError(f"`{name}` is neither a folder nor a model on the Hub. Check its path or name.")
     try:
-        return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+        with named_model(name):
+            return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     except ValueError as error:
         if not args.trust_remote_code and "trust_remote_code=True" in str(error):
             raise ValueError(
                 f"`{name}` contains code of its own. If you trust it, add `--trust-remote-code`."
             ) from error
         raise ValueError(f"`{name}` cannot be loaded as a model: {error}") from error
-    except OSError as error:
-        found = "a folder that holds no model" if os.path.isdir(name) else "neither a folder nor a model on the Hub"
-        reason = " ".join(str(error).split())
-        raise FileNotFoundError(f"`{name}` is {found}. Check its path or name. ({reason})") from error
 
 
 def read_corpus(path: Path, args: argparse.Namespace) -> "str | dict[str, str]":
@@ -138,4 +138,5 @@ __all__ = [
     "refuse_older",
     "read_corpus",
     "say",
+    "several",
 ]

@@ -3,9 +3,8 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from .common import (
     HelpFormatter,
@@ -18,9 +17,6 @@ from .common import (
     refuse_older,
     say,
 )
-
-
-T = TypeVar("T")
 
 
 def export_onnx(args: argparse.Namespace) -> None:
@@ -45,9 +41,9 @@ def push(args: argparse.Namespace) -> None:
 
     evaluation, settings = None, {}
     if args.scores is not None:
-        evaluation = _read_json(args.scores, Evaluation.from_json)
+        evaluation = Evaluation.load(args.scores)
     if args.settings is not None:
-        settings = _read_json(args.settings, lambda text: dict(json.loads(text)))
+        settings = _read_settings(args.settings)
     facts = CardFacts(
         base_model=args.base_model,
         datasets=args.datasets,
@@ -64,11 +60,11 @@ def push(args: argparse.Namespace) -> None:
         say(f"Published {place}")
 
 
-def _read_json(path: Path, parse: Callable[[str], T]) -> T:
+def _read_settings(path: Path) -> dict[str, Any]:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"`{path}` cannot be read. {error}") from error
+        raise ValueError(f"`{path}` cannot be read as one JSON object ({error}). Fix it.") from error
 
 
 def _list_files(folder: Path, upload: Path) -> None:
@@ -87,23 +83,29 @@ def convert(args: argparse.Namespace) -> None:
     """Writes a released checkpoint in the layout of this package."""
     from transformers import AutoTokenizer
 
-    from .. import CDEModel, Prompts, save_checkpoint
+    from .. import CDEModel, Prompts, model_path, save_checkpoint
     from ..files import CHECKPOINT
+    from ..saving import named_model
 
     refuse_older(args.destination, args, exists=CHECKPOINT.is_in(args.destination))
     with CHECKPOINT.locked(args.destination):
-        model = CDEModel.from_pretrained(args.source)
+        with named_model(args.source):
+            source = model_path(args.source)
+            model = CDEModel.from_pretrained(source)
         tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-        if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
+        if Path(source).is_dir() and not any((Path(source) / name).exists() for name in tokenizer_files):
             with CHECKPOINT.replacing(args.destination) as new_folder:
                 model.save_pretrained(new_folder)
             say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
         else:
             prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
             # The code of the released checkpoints is not needed, so it is neither run nor asked for.
-            tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
-    say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
+    say(
+        f"Wrote {args.destination}: {model.num_parameters():,} parameters. Load it with "
+        f"AutoModel.from_pretrained('{args.destination}', trust_remote_code=True)."
+    )
 
 
 def add_convert(commands: argparse._SubParsersAction) -> None:

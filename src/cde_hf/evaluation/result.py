@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -163,6 +164,14 @@ class Evaluation:
                 "This is not an evaluation as this version of cde-hf saves it. Evaluate again, with `cde-hf evaluate "
                 "... --json FILE` or `Evaluation.save`."
             ) from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Evaluation":
+        """Reads a file that [`Evaluation.save`] wrote."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"`{path}` cannot be read. {error}") from error
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the JSON to a file. An older file is replaced only when the new one is complete."""

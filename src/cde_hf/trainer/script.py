@@ -1,5 +1,6 @@
 """A training run from the command line: pairs, batch plan, model, training, checkpoint."""
 
+import json
 import shutil
 import sys
 from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
@@ -33,7 +34,7 @@ from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..files import CHECKPOINT
 from ..modeling import CDEConfig
 from ..processes import process_state
-from ..saving import model_path
+from ..saving import model_path, named_model
 from .arguments import ContextualTrainingArguments
 from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
@@ -269,6 +270,7 @@ class TrainingArgumentParser(HfArgumentParser):
             epilog="example: cde-hf train --data pairs.jsonl --output-dir my-model --mini-batch-size 64 "
             "--resume-from-checkpoint auto",
             formatter_class=_HelpFormatter,
+            allow_abbrev=False,  # each argument has two spellings
             **kwargs,
         )
         self.add_argument("--help-all", action="help", help="show all arguments, also those of TrainingArguments")
@@ -302,8 +304,15 @@ class TrainingArgumentParser(HfArgumentParser):
             if unknown:
                 raise ValueError(f"The configuration has unknown arguments: {', '.join(unknown)}. See `--help`.")
             self.set_defaults(**values)
-        parsed: Any = self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
-        return parsed
+        try:
+            *parsed, rest = self.parse_args_into_dataclasses(
+                arguments, return_remaining_strings=True, look_for_args_file=False
+            )
+        except json.JSONDecodeError as error:
+            raise ValueError(f"`{error.doc}` is not valid JSON ({error}). Put it into single quotes.") from error
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)} (see --help-all)")
+        return parsed[0], parsed[1]
 
 
 def run_training(arguments: Sequence[str] | None = None) -> None:
@@ -328,7 +337,8 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
 def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
-    plan = script.load_plan(pairs, args.output_dir)
+    # Before the plan is made, which takes longer, so that a mistake shows at once.
+    eval_sets = script.load_eval_sets()
     model, tokenizer = load_model(
         script.model,
         script.architecture,
@@ -343,9 +353,9 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         model,
         args,
         pairs,
-        plan,
+        script.load_plan(pairs, args.output_dir),
         tokenizer,
-        eval_dataset=script.load_eval_sets(),
+        eval_dataset=eval_sets,
         prompts=Prompts(script.query_prompt, script.document_prompt),
     )
     trainer.train(args.resume_from_checkpoint)
@@ -381,7 +391,10 @@ def _make_way(script: ScriptArguments, args: ContextualTrainingArguments) -> Non
 
 
 def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:
-    return TfidfSurrogate() if name == "tfidf" else SentenceTransformerSurrogate(model_path(name))
+    if name == "tfidf":
+        return TfidfSurrogate()
+    with named_model(name):
+        return SentenceTransformerSurrogate(model_path(name))
 
 
 def _read_sources(name: str, columns: Mapping[str, str]) -> list[PairSource]:
