@@ -168,6 +168,7 @@ class Bar:
 
     def update(self, number):
         self.steps.append(number)
+        return True  # as `tqdm` does if it shows the step
 
 
 def test_progress_bars_move_with_each_batch(model):

@@ -57,7 +57,11 @@ class SentenceTransformerEmbedder:
     def embed_in_pieces(self, texts: Sequence[str], bar: "tqdm[Any]") -> np.ndarray:
         """Returns checked vectors of documents, and moves a progress bar with each batch."""
         *_, last = self.model.children()
-        hook = last.register_forward_hook(lambda module, inputs, output: bar.update(len(output["sentence_embedding"])))
+
+        def move(module: Any, inputs: Any, output: dict[str, Any]) -> None:
+            bar.update(len(output["sentence_embedding"]))
+
+        hook = last.register_forward_hook(move)
         try:
             pieces = [texts[start : start + _TEXTS_AT_ONCE] for start in range(0, len(texts), _TEXTS_AT_ONCE)]
             vectors = np.concatenate([self.embed_documents(piece) for piece in pieces])

@@ -225,8 +225,8 @@ def test_the_documents_of_pairs_are_a_corpus():
         (["a", None], TypeError, "got a `NoneType` for document `1`"),
         ({"a": "text", "b": None}, TypeError, "got a `NoneType` for document `b`"),
         ({1: "text"}, TypeError, "Ids must be strings, got the `int` 1. Use `str"),
-        ([], ValueError, "A corpus needs at least one document, got none"),
-        ({}, ValueError, "A corpus needs at least one document, got none"),
+        ([], ValueError, "A corpus needs at least one document, but it has none"),
+        ({}, ValueError, "A corpus needs at least one document, but it has none"),
         (Dataset.from_dict({"text": TEXTS}).select([]), ValueError, "at least one document"),
         (
             DatasetDict(train=PAIRS),

@@ -146,15 +146,13 @@ class TfidfSurrogate:
         texts = list(texts)
         check_texts(texts)
         weights = self._vectorizer.fit_transform(texts)
-        if weights.shape[1] <= self.dim:
-            raise ValueError(
-                f"The texts have {weights.shape[1]} different words, too few for {self.dim} dimensions. Lower `dim`."
-            )
-        self._decomposition.fit(weights)
+        self._decomposition.set_params(n_components=min(self.dim, *weights.shape)).fit(weights)
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
         """Encodes texts to unit-norm vectors. A text without any known word has a zero vector."""
-        return normalize(self._decomposition.transform(self._vectorizer.transform(texts))).astype(np.float32)
+        vectors = normalize(self._decomposition.transform(self._vectorizer.transform(texts)))
+        # A few texts, or few words, have fewer directions than `dim`.
+        return np.pad(vectors, ((0, 0), (0, self.dim - vectors.shape[1]))).astype(np.float32)
 
 
 def write_vectors(

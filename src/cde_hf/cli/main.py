@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = build_parser()
     given = sys.argv[1:] if arguments is None else list(arguments)
     given = [re.sub(r"^--[\w-]+", lambda name: name[0].replace("_", "-"), each) for each in given]
-    args, args.rest = parser.parse_known_args(given)
+    args, rest = parser.parse_known_args(given)
+    args.rest = rest
     if args.rest and args.run is not train:
         parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
     if args.verbose:

@@ -145,10 +145,10 @@ def _open(corpus: Any) -> list[Table]:
 
 
 def _read_tables(
-    tables: Iterable[Table], text_column: str | None
+    tables: Sequence[Table], text_column: str | None
 ) -> tuple[Iterable[str | None], list[str], list[str]]:
     documents = list(read_documents(tables, text_column))
-    _check_not_empty(documents)
+    _check_not_empty(documents, tables[0].place)
     _, names, titles, texts = map(list, zip(*documents, strict=True))
     return names, titles, texts
 
@@ -187,9 +187,11 @@ def _number_missing(names: Iterable[str | None]) -> list[str]:
     return check_ids([str(row) if name is None else name for row, name in enumerate(names)])
 
 
-def _check_not_empty(documents: Sequence[Any]) -> None:
+def _check_not_empty(documents: Sequence[Any], place: str = "it") -> None:
     if len(documents) == 0:
-        raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
+        raise ValueError(
+            f"A corpus needs at least one document, but {place} has none. Check where the documents come from."
+        )
 
 
 def check_texts(
