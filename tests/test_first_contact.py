@@ -12,6 +12,7 @@ from sentence_transformers import SentenceTransformer
 
 from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus
 from cde_hf.batching import surrogates
+from cde_hf.batching.batch_plan import BATCH_PLAN
 from cde_hf.cli import build_parser, main
 from cde_hf.cli.common import printable
 from cde_hf.data import save_retrieval_set
@@ -76,10 +77,13 @@ def test_a_run_resumes_in_its_folder_without_overwriting(tmp_path, monkeypatch):
     checkpoint.mkdir(parents=True)
     CHECKPOINT.write_manifest(checkpoint, {"run": {}})
     command = ["train", "--data", "docstrings", "--output-dir", str(tmp_path / "out"), "--use-cpu"]
-    main([*command, "--resume-from-checkpoint", "auto"])
-    assert checkpoint.exists()
-    main([*command, "--overwrite"])  # otherwise `auto` could resume the older run
-    assert not checkpoint.exists()
+    plan = tmp_path / "out" / "plan"
+    plan.mkdir()
+    BATCH_PLAN.write_manifest(plan)
+    main([*command, "--resume-from-checkpoint", "auto", "--overwrite"])
+    assert checkpoint.exists() and plan.exists()
+    main([*command, "--overwrite"])  # otherwise `auto` could resume the older run, or its plan be refused
+    assert not checkpoint.exists() and not plan.exists()
 
 
 def test_named_files_are_replaced_only_if_asked(tmp_path, capsys):

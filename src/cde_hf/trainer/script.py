@@ -110,7 +110,7 @@ class ScriptArguments:
         },
     )
     overwrite: bool = field(
-        default=False, metadata={"help": "Whether to replace the model and the checkpoints of an earlier run."}
+        default=False, metadata={"help": "Whether to replace model, checkpoints and plan of an earlier run."}
     )
 
     def __post_init__(self) -> None:
@@ -385,9 +385,9 @@ def _make_way(script: ScriptArguments, args: ContextualTrainingArguments) -> Non
             f"`{folder}` holds the model or the checkpoints of an earlier run. Resume it with "
             "`--resume-from-checkpoint auto`, give another folder, or replace them with `--overwrite`."
         )
-    if process_state().is_main_process:  # `auto` must not resume a run that was replaced
-        for path in checkpoints:
-            shutil.rmtree(path)
+    if script.overwrite and process_state().is_main_process:  # `auto` must not resume a run that was replaced
+        for path in (*checkpoints, *([folder / "plan"] if script.plan is None else [])):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:
