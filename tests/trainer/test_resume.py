@@ -134,12 +134,12 @@ class Signal(TrainerCallback):
                 os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_ends_cleanly(tiny, plan_folder, tmp_path, number):
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGINT, 2)])
+def test_a_signal_saves_and_ends_cleanly(tiny, plan_folder, tmp_path, number, times):
     expected, _ = make_run(tiny, plan_folder, tmp_path / "whole", save_strategy="no")
     expected.train()
     trainer, _ = make_run(tiny, plan_folder, tmp_path / "cut", save_steps=100)
-    trainer.add_callback(Signal(number))
+    trainer.add_callback(Signal(number, times))
     handler = signal.getsignal(number)
     trainer.train()
     assert trainer.was_terminated
@@ -151,7 +151,8 @@ def test_a_signal_saves_and_ends_cleanly(tiny, plan_folder, tmp_path, number):
     assert_same(final_state(resumed), final_state(expected))
 
 
-def test_a_second_ctrl_c_stops_at_once_and_the_process_listens_again(tiny, plan_folder, tmp_path):
+def test_a_second_ctrl_c_stops_at_once_and_the_process_listens_again(tiny, plan_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("cde_hf.trainer.callbacks._SECONDS_OF_ONE_SIGNAL", 0)
     trainer, _ = make_run(tiny, plan_folder, tmp_path, save_steps=100)
     trainer.add_callback(Signal(signal.SIGINT, times=2))
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

@@ -1,6 +1,7 @@
 """Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM and Ctrl-C."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,9 @@ from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
+
+# One Ctrl-C reaches a process twice: from the terminal, and from its launcher.
+_SECONDS_OF_ONE_SIGNAL = 1.0
 
 
 class ContrastiveProgressCallback(ProgressCallback):
@@ -47,6 +51,7 @@ class TerminationCallback(TrainerCallback):
         self.accelerator = accelerator
         self.was_terminated = False
         self._was_signalled = False
+        self._signalled_at = 0.0
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -73,9 +78,11 @@ class TerminationCallback(TrainerCallback):
             control.should_training_stop = True
 
     def _notice(self, number: int, _frame: Any) -> None:
-        if self._was_signalled and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self._was_signalled = True
+        if self._was_signalled:
+            if number == signal.SIGINT and time.monotonic() - self._signalled_at > _SECONDS_OF_ONE_SIGNAL:
+                raise KeyboardInterrupt
+            return
+        self._was_signalled, self._signalled_at = True, time.monotonic()
         if self.accelerator.is_main_process:
             logger.warning("Saving a checkpoint after this step, and stopping. Another Ctrl-C stops without saving.")
 
