@@ -141,7 +141,7 @@ def test_help_shows_commands_in_groups(capsys):
     with pytest.raises(SystemExit):
         build_parser().parse_args(["evaluate", "--help"])
     text = capsys.readouterr().out
-    assert "(default: own)" in text and "(default: None)" not in text and "(default: False)" not in text
+    assert "(default: ndcg@10)" in text and "(default: None)" not in text and "(default: False)" not in text
 
 
 def test_a_model_that_is_not_there_is_named(corpus_file, tmp_path, capsys):
