@@ -43,8 +43,7 @@ class ContextualIndex:
     A searchable index of a corpus, together with the context of its vectors.
 
     Queries are always encoded with the index's own context, whatever context the given model has. Vectors of another
-    model, context or setting are refused. Made by [`ContextualIndex.build`], [`ContextualIndex.from_vectors`] or
-    [`ContextualIndex.load`].
+    model, context or setting are refused.
 
     Threads may search while others add, delete and save. A search sees the index as it was at one moment.
 
@@ -175,7 +174,6 @@ class ContextualIndex:
         return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind, counts=counts))
 
     def __len__(self) -> int:
-        """Number of documents."""
         return len(self._state)
 
     def __repr__(self) -> str:
