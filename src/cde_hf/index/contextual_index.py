@@ -208,9 +208,6 @@ class ContextualIndex:
                 Number of documents to return.
             hybrid (`bool`, *optional*):
                 Whether BM25 adds to the scores, on the model's tokens. Defaults to `True` if the index has texts.
-
-        Returns:
-            `list[SearchHit]`: The documents, fewer than `depth` if there are no more.
         """
         if not isinstance(query, str):
             raise TypeError(
