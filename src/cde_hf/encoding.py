@@ -32,7 +32,7 @@ from .data import Corpus, check_counts, check_seed, ids_and_texts
 from .files import FolderKind, atomic_file, find_damage
 from .modeling import Context
 from .processes import process_state
-from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
+from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 
 
 logger = logging.get_logger(__name__)
@@ -41,7 +41,7 @@ _FOLDER = FolderKind("encoded corpus", 3, "Run `cde-hf encode MODEL CORPUS FOLDE
 _CONTEXT_FILE = "context.safetensors"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodedCorpus:
     """
     A corpus with its vectors in a folder of Parquet files, made by [`encode_corpus`].
@@ -75,6 +75,9 @@ class EncodedCorpus:
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an encoded corpus, finished or not."""
         return _FOLDER.is_in(folder)
+
+    def __repr__(self) -> str:
+        return f"EncodedCorpus({str(self.folder)!r}, {len(self):,} documents)"
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -121,7 +124,7 @@ def encode_corpus(
     folder: str | os.PathLike,
     *,
     batch_size: int = 32,
-    shard_size: int = 8192,
+    shard_size: int = 1024,
     seed: int = 0,
 ) -> EncodedCorpus:
     """
@@ -137,8 +140,8 @@ def encode_corpus(
             Folder to write.
         batch_size (`int`, *optional*, defaults to `32`):
             Number of texts to encode at once.
-        shard_size (`int`, *optional*, defaults to `8192`):
-            Number of documents in a file.
+        shard_size (`int`, *optional*, defaults to `1024`):
+            Number of documents in a file. A file that was interrupted is encoded again.
         seed (`int`, *optional*, defaults to `0`):
             Seed with which a context is sampled.
 
@@ -236,15 +239,8 @@ def _encode_shards(
     )
     for number, path in left:
         rows = slice(number * shard_size, (number + 1) * shard_size)
-        parts = []
-        # In pieces, so that the progress bar moves. Encoding sorts the texts of a piece by length.
-        piece_size = max(batch_size * 8, 256)
         shard_texts = texts[rows]
-        for start in range(0, len(shard_texts), piece_size):
-            piece = shard_texts[start : start + piece_size]
-            parts.append(check_vectors(embedder.embed_documents(piece), "the documents", num_texts=len(piece)))
-            bar.update(len(piece))
-        _write_shard(path, document_ids[rows], shard_texts, np.concatenate(parts), encoded.origin)
+        _write_shard(path, document_ids[rows], shard_texts, embedder.embed_in_pieces(shard_texts, bar), encoded.origin)
     bar.close()
 
 
