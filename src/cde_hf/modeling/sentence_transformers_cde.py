@@ -96,6 +96,11 @@ class CDETransformer(TakesContext, InputModule):
             self.set_context(context)
 
     @property
+    def auto_model(self) -> CDEModel:
+        """The model, by the name under which sentence-transformers' own module has it."""
+        return self.model
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Fields of the model's configuration that differ from their defaults and do not show in the weights."""
         config = self.model.config
