@@ -2,6 +2,7 @@
 
 import json
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -140,7 +141,7 @@ def test_an_opset_that_onnxruntime_does_not_know_is_refused(folder, tmp_path):
     graph.opset_import[0].version = 99
     exported.save(str(tmp_path / "newer"))
     onnx.save(graph, tmp_path / "newer" / "model.onnx")
-    with pytest.raises(ValueError, match=r"onnxruntime \S+ cannot read .*model.onnx.*opset 99"):
+    with pytest.raises(ValueError, match=r"onnxruntime \S+ cannot read .*model.onnx.*Opset 99"):
         SentenceTransformer(str(tmp_path / "newer"), trust_remote_code=True, device="cpu")
 
 
@@ -150,7 +151,21 @@ def test_a_saved_model_names_the_versions_that_it_needs(contextualized, folder, 
     for saved in (folder, tmp_path / "cde", tmp_path / "contextualized"):
         needs = read(saved / "config_sentence_transformers.json")["requirements"]
         assert needs == {"sentence-transformers": ">=6.2", "transformers": ">=5.22"}
+    floors = (Path(__file__).parents[1] / "setup.cfg").read_text()
+    assert all(f"{package} {version.replace('>=', '>= ')}," in floors for package, version in needs.items())
     path = tmp_path / "cde" / "config_sentence_transformers.json"
     path.write_text(path.read_text().replace(">=6.2", ">=99"))
     with pytest.raises(ImportError, match="sentence-transformers>=99"):
         SentenceTransformer(str(tmp_path / "cde"), trust_remote_code=True)
+
+
+@pytest.mark.filterwarnings("ignore:The `get_sentence_embedding_dimension` method")
+def test_modules_have_what_servers_look_for(contextualized, tmp_path, backbone_config):
+    cde = small_cde_checkpoint(backbone_config, tmp_path / "cde", "bert")
+    for model, name, length, dimension in ((cde, "CDEModel", 24, 32), (contextualized, "BertModel", 40, 384)):
+        assert model[0].auto_model.config.architectures == [name]
+        assert model[0].tokenizer is model.tokenizer
+        assert model[0].max_seq_length == model.max_seq_length == length
+        pooled = model[0] if model is cde else model[1]
+        assert pooled.get_sentence_embedding_dimension() == dimension
+        assert model.get_sentence_embedding_dimension() == (dimension if model is cde else 640)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self, overload
 from weakref import WeakValueDictionary
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from .contextual_models import get_context, with_context
@@ -15,7 +16,7 @@ from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 
 class CorpusEmbeddings:
     """
-    Embeds queries and documents with the context of a corpus, as lists of floats.
+    Embeds queries and documents with the context of a corpus.
 
     LangChain takes it where it takes `Embeddings`, and Chroma where it takes an embedding function. Chroma stores its
     name and its configuration with a collection. Both name the model and the context, so a collection refuses the
@@ -69,12 +70,13 @@ class CorpusEmbeddings:
     def embed_query(self, input: str) -> list[float]: ...
 
     @overload
-    def embed_query(self, input: Sequence[str]) -> list[list[float]]: ...
+    def embed_query(self, input: Sequence[str]) -> list[np.ndarray]: ...
 
-    def embed_query(self, input: str | Sequence[str]) -> list[float] | list[list[float]]:
-        """Embeds a query, as LangChain calls it, or a list of queries, as Chroma does."""
-        vectors = self._embedder.embed_queries([input] if isinstance(input, str) else input).tolist()
-        return vectors[0] if isinstance(input, str) else vectors
+    def embed_query(self, input: str | Sequence[str]) -> list[float] | list[np.ndarray]:
+        """Embeds a query, as LangChain calls it. Or a list of queries, as Chroma calls it, which takes arrays."""
+        if isinstance(input, str):
+            return self._embedder.embed_queries([input])[0].tolist()
+        return list(self._embedder.embed_queries(input))
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Embeds documents in a thread. Called by LangChain."""
@@ -84,9 +86,9 @@ class CorpusEmbeddings:
         """Embeds a query in a thread. Called by LangChain."""
         return await asyncio.to_thread(self.embed_query, text)
 
-    def __call__(self, input: Sequence[str]) -> list[list[float]]:
-        """Embeds documents. Called by Chroma."""
-        return self.embed_documents(input)
+    def __call__(self, input: Sequence[str]) -> list[np.ndarray]:
+        """Embeds documents. Called by Chroma, which takes arrays."""
+        return list(self._embedder.embed_documents(input))
 
     @staticmethod
     def name() -> str:
