@@ -1,5 +1,7 @@
 """`CorpusEmbeddings` in LangChain and in Chroma with a server of its own, and PostgreSQL with pgvector."""
 
+import asyncio
+import gc
 import sys
 from pathlib import Path
 
@@ -35,18 +37,11 @@ def test_langchain_searches(model, corpus, corpus_file, run):
     assert parse(output) == expected(model, corpus)
 
 
-@pytest.mark.parametrize("method", ["invoke", "ainvoke"])
-def test_a_retriever_of_langchain(model, corpus, method):
-    import asyncio
-
+def test_a_retriever_of_langchain_with_and_without_async(model, corpus):
     store = InMemoryVectorStore.from_texts(list(corpus.values()), CorpusEmbeddings(model))
-    found = getattr(store.as_retriever(search_kwargs={"k": 1}), method)(QUESTION)
-    documents = found if isinstance(found, list) else asyncio.run(_wait(found))
-    assert [document.page_content for document in documents] == [corpus["dog"]]
-
-
-async def _wait(coroutine):
-    return await coroutine
+    retriever = store.as_retriever(search_kwargs={"k": 1})
+    for documents in (retriever.invoke(QUESTION), asyncio.run(retriever.ainvoke(QUESTION))):
+        assert [document.page_content for document in documents] == [corpus["dog"]]
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +79,7 @@ def test_a_collection_refuses_another_context(model, corpus, chroma):
     with pytest.raises(ValueError, match="incompatible types"):
         collection.modify(configuration={"embedding_function": other})
     del embeddings, collection
+    gc.collect()  # with what other tests made
     with pytest.raises(ValueError, match=r"with the context \w+ of the model \w+, but this process has no such"):
         client.get_collection("animals").query(query_texts=[QUESTION])
 
