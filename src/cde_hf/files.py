@@ -39,10 +39,7 @@ except ImportError:  # on Windows, where nothing is locked
 logger = logging.get_logger(__name__)
 
 MANIFEST = "manifest.json"
-REQUIREMENTS = {
-    "sentence-transformers": ">=6.2",
-    "transformers": ">=5.22",
-}  # of checkpoints, checked on load
+REQUIREMENTS = {"sentence-transformers": ">=6.2", "transformers": ">=5.22"}  # of checkpoints, checked on load
 
 _LOCK = ".cde-hf.lock"
 _NEW = ".cde-hf.new"
