@@ -114,6 +114,14 @@ class CorpusEmbeddings:
             )
         return found
 
+    @staticmethod
+    def validate_config(config: dict[str, Any]) -> None:
+        """Called by Chroma, with a configuration of these embeddings. Any is valid."""
+
+    @staticmethod
+    def validate_config_update(old_config: dict[str, Any], new_config: dict[str, Any]) -> None:
+        """Called by Chroma, which has compared the names. Equal names mean equal configurations."""
+
     def default_space(self) -> str:
         """The distance that Chroma uses unless told otherwise."""
         return "cosine" if self.origin.similarity == "cosine" else "ip"
