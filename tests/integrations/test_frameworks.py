@@ -76,6 +76,7 @@ def test_a_collection_refuses_another_context(model, corpus, chroma):
     for open_collection in (client.get_collection, client.get_or_create_collection):
         with pytest.raises(ValueError, match="Embedding function conflict: new: cde_hf-"):
             open_collection("animals", embedding_function=other)
+    collection.modify(configuration={"embedding_function": embeddings})
     with pytest.raises(ValueError, match="incompatible types"):
         collection.modify(configuration={"embedding_function": other})
     del embeddings, collection
