@@ -37,7 +37,8 @@ from fastembed.common.model_description import ModelSource, PoolingType
 work, models = json.load(sys.stdin), {}
 for folder, dimension in work["folders"].items():
     TextEmbedding.add_custom_model(
-        folder, pooling=PoolingType.DISABLED, normalization=True, sources=ModelSource(hf=folder), dim=dimension
+        folder, pooling=PoolingType.DISABLED, normalization=True, sources=ModelSource(hf=folder), dim=dimension,
+        model_file="model.onnx",
     )
     models[folder] = TextEmbedding(folder, specific_model_path=folder, threads=1)
 seconds = {folder: {} for folder in models}
@@ -78,13 +79,12 @@ def compare(name: str, retrieval_set: RetrievalSet, num_rounds: int) -> list[str
     contextual = contextualize(model_path(name), documents)
     plain = contextualize(model_path(name), Context(), corpus_dim=0)  # an empty context
     with tempfile.TemporaryDirectory() as folder:
-        exports = {f"{folder}/{kind}": model for kind, model in (("plain", plain), ("contextual", contextual))}
-        for path, model in exports.items():
-            export_onnx(model, path)
-            export_onnx(model, f"{path} int8", quantize=True)
-        dimensions = {path: model.get_embedding_dimension() for path, model in exports.items()}
+        export_onnx(plain, f"{folder}/plain")
+        export_onnx(contextual, f"{folder}/contextual")
+        export_onnx(contextual, f"{folder}/contextual int8", quantize=True)
+        sizes = {"plain": plain, "contextual": contextual, "contextual int8": contextual}
         work = {
-            "folders": {f"{path}{end}": size for path, size in dimensions.items() for end in ("", " int8")},
+            "folders": {f"{folder}/{kind}": model.get_embedding_dimension() for kind, model in sizes.items()},
             "timed": timed,
             "encoded": {"queries": list(queries.values()), "documents": list(documents.values())},
             "rounds": num_rounds,
