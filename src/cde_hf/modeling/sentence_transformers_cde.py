@@ -95,10 +95,7 @@ class CDETransformer(TakesContext, InputModule):
         if context is not None:
             self.set_context(context)
 
-    @property
-    def auto_model(self) -> CDEModel:
-        """The model, by the name under which sentence-transformers' own module has it."""
-        return self.model
+    auto_model = property(lambda self: self.model, doc="The model, by the name in sentence-transformers' own modules.")
 
     @property
     def settings(self) -> dict[str, Any]:
