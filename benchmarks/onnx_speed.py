@@ -5,9 +5,9 @@ The same texts are encoded by all of them on one thread, in batches of 32, sorte
 with tokenization. The graphs take turns, and the best round counts. Compare the ratios. NDCG@10 comes from exact
 search on a retrieval set, with its own documents as context.
 
-`make test-integrations` makes the environments:
+`make test-integrations` makes the environment of fastembed:
 
-    .venv-integrations/package/bin/python benchmarks/onnx_speed.py --data cranfield
+    .venv/bin/python benchmarks/onnx_speed.py --data cranfield
 """
 
 import argparse
