@@ -8,7 +8,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-stress style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train compare test test-slow test-stress test-integrations style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -39,6 +39,20 @@ test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
 test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
 	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress
 
+# fastembed needs an older huggingface-hub, and shows that an exported folder needs neither PyTorch nor this package.
+INTEGRATIONS := .venv-integrations
+$(INTEGRATIONS)/installed: setup.cfg constraints.txt tests/integrations/requirements.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)/fastembed
+	$(INTEGRATIONS)/fastembed/bin/python -m pip install --quiet --disable-pip-version-check fastembed==0.9.1
+	$(PYTHON) -m venv $(INTEGRATIONS)/package
+	$(INTEGRATIONS)/package/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -r tests/integrations/requirements.txt -e '.[search,offline,onnx]'
+	@touch $@
+
+test-integrations: $(INTEGRATIONS)/installed  ## Run the tests with fastembed, LangChain, Chroma, PostgreSQL and OpenAI's client, in an environment of their own
+	$(OFFLINE) FASTEMBED_PYTHON=$(CURDIR)/$(INTEGRATIONS)/fastembed/bin/python \
+		$(INTEGRATIONS)/package/bin/python -m pytest tests/integrations
+
 style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
@@ -67,5 +81,5 @@ bench-load: install  ## Measure the memory and time of an index of a million vec
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/load.py
 
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(INTEGRATIONS) build .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
