@@ -60,9 +60,6 @@ $(PAGES)/installed: setup.cfg constraints.txt examples/space/requirements.txt
 		-e '.[search,offline,docs]' pytest gradio playwright
 	@touch $@
 
-test-integrations: $(PAGES)/installed  ## Run the notebook, the page to play with (needs chromium) and faulty documentation
-	$(OFFLINE) $(PAGES)/bin/python -m pytest tests/integrations
-
 docs: install  ## Build the documentation site, build/site, without a download; a broken link is an error
 	$(OFFLINE) $(BIN)/python docs/build.py
 
@@ -78,6 +75,21 @@ release-check:  ## Build the wheel, install it into an empty environment and run
 		"$$(ls $(RELEASE)/dist/*.whl)[offline]"
 	awk '/^```python/ {inside = 1; next} /^```/ && inside {exit} inside' README.md > $(RELEASE)/first_block.py
 	cd $(RELEASE) && $(OFFLINE) empty/bin/python first_block.py && empty/bin/cde-hf --version
+
+# fastembed needs an older huggingface-hub, and shows that an exported folder needs neither PyTorch nor this package.
+INTEGRATIONS := .venv-integrations
+$(INTEGRATIONS)/installed: setup.cfg constraints.txt tests/integrations/requirements.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)/fastembed
+	$(INTEGRATIONS)/fastembed/bin/python -m pip install --quiet --disable-pip-version-check fastembed==0.9.1
+	$(PYTHON) -m venv $(INTEGRATIONS)/package
+	$(INTEGRATIONS)/package/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -r tests/integrations/requirements.txt -e '.[search,offline,onnx]'
+	@touch $@
+
+test-integrations: $(INTEGRATIONS)/installed $(PAGES)/installed  ## Run the tests with fastembed, LangChain, Chroma, PostgreSQL, OpenAI's client, the notebook and the pages
+	$(OFFLINE) FASTEMBED_PYTHON=$(CURDIR)/$(INTEGRATIONS)/fastembed/bin/python \
+		$(INTEGRATIONS)/package/bin/python -m pytest tests/integrations
+	$(OFFLINE) $(PAGES)/bin/python -m pytest $(addprefix tests/integrations/test_,notebook.py site.py space.py)
 
 style: install  ## Format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -107,5 +119,5 @@ bench-load: install  ## Measure the memory and time of an index of a million vec
 	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/load.py
 
 clean:  ## Remove the virtual environment and caches
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(INTEGRATIONS) build .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

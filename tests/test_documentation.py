@@ -117,6 +117,12 @@ def test_the_page_on_onnx(tmp_path, monkeypatch):
     assert names["vectors"].shape == (1, 384)
 
 
+def test_the_page_on_serving(tmp_path, monkeypatch):
+    num_blocks, names = run_page("serving.md", tmp_path, monkeypatch)
+    assert num_blocks == 1
+    assert len(names["query"]) == len(names["vectors"][0]) == 640
+
+
 def heading_anchors(page):
     """What a link to a heading of the page ends with, as GitHub makes it."""
     headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)

@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "contextual_models": {"modeling", "data"},
     "saving": {"modeling", "data", "contextual_models"},
     "vectors": {"modeling", "data", "contextual_models"},
+    "embeddings": {"contextual_models", "vectors"},
     "encoding": {"modeling", "data", "contextual_models", "vectors", "processes"},
     "batching": {"data", "processes"},
     "evaluation": {"modeling", "data", "contextual_models", "vectors", "lazy"},

@@ -21,6 +21,7 @@ PUBLIC_NAMES = [
     "ContextualIndex",
     "ContextualModelEmbedder",
     "ContextualTrainingArguments",
+    "CorpusEmbeddings",
     "Evaluation",
     "FalseNegativeFilter",
     "Prompts",

@@ -15,6 +15,7 @@ from .data import docstring_split as docstring_split
 from .data import load_corpus as load_corpus
 from .data import load_pairs as load_pairs
 from .data import load_retrieval_set as load_retrieval_set
+from .embeddings import CorpusEmbeddings as CorpusEmbeddings
 from .encoding import encode_corpus as encode_corpus
 from .evaluation import BM25 as BM25
 from .evaluation import ContextualModelEmbedder as ContextualModelEmbedder

@@ -6,6 +6,7 @@ last of them sets the context of both.
 """
 
 import copy
+import json
 import os
 import re
 from collections import OrderedDict
@@ -21,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .data import Corpus, check_counts, check_positive, check_seed, load_documents
-from .files import CHECKPOINT, write_text
+from .files import CHECKPOINT, REQUIREMENTS, write_text
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
 from .modeling.corpus_part import CorpusPart, WholeTextTransformer
@@ -52,7 +53,7 @@ class ContextualizedSentenceTransformer(SentenceTransformer):
         """
         with CHECKPOINT.replacing(path) as new_folder:
             super().save(str(new_folder), *args, **kwargs)
-            name_shipped_code(new_folder)
+            complete_checkpoint(new_folder)
             rewrite_file(new_folder / "README.md", _ask_for_remote_code)
 
 
@@ -336,10 +337,14 @@ def without_context(model: SentenceTransformer) -> SentenceTransformer:
     return model if find_contextual_module(model) is None else with_context(model, Context())
 
 
-def name_shipped_code(folder: str | os.PathLike) -> None:
-    """Makes the `modules.json` of a saved model name the code beside it, in place of this package."""
+def complete_checkpoint(folder: str | os.PathLike) -> None:
+    """Makes a saved model name the code beside it, in place of this package, and the versions that it needs."""
     package = CorpusPart.__module__.rpartition(".")[0]
     rewrite_file(Path(folder) / "modules.json", lambda modules: modules.replace(f'"{package}.', '"'))
+    rewrite_file(
+        Path(folder) / "config_sentence_transformers.json",
+        lambda settings: json.dumps(json.loads(settings) | {"requirements": REQUIREMENTS}, indent=2),
+    )
 
 
 def _ask_for_remote_code(card: str) -> str:
@@ -355,12 +360,12 @@ def rewrite_file(path: Path, change: Callable[[str], str]) -> None:
 
 __all__ = [
     "ContextualizedSentenceTransformer",
+    "complete_checkpoint",
     "contextualize",
     "find_cde_model",
     "find_contextual_module",
     "get_context",
     "load_if_path",
-    "name_shipped_code",
     "set_context",
     "with_context",
     "with_own_context",

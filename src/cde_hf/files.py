@@ -39,6 +39,7 @@ except ImportError:  # on Windows, where nothing is locked
 logger = logging.get_logger(__name__)
 
 MANIFEST = "manifest.json"
+REQUIREMENTS = {"sentence-transformers": ">=6.2", "transformers": ">=5.22"}  # of checkpoints, checked on load
 
 _LOCK = ".cde-hf.lock"
 _NEW = ".cde-hf.new"
@@ -344,8 +345,7 @@ def find_damage(path: Path, description: Mapping[str, Any], *, verify: bool = Tr
 
 
 def _hash_of_manifest(manifest: Mapping[str, Any]) -> str:
-    facts = json.dumps({**manifest, "hash": None}, sort_keys=True)
-    return hashlib.sha256(facts.encode()).hexdigest()
+    return hashlib.sha256(json.dumps({**manifest, "hash": None}, sort_keys=True).encode()).hexdigest()
 
 
 def _names_of_files(folder: Path) -> set[str]:
@@ -410,6 +410,7 @@ if fcntl is not None:
 __all__ = [
     "CHECKPOINT",
     "MANIFEST",
+    "REQUIREMENTS",
     "FolderKind",
     "atomic_file",
     "describe",

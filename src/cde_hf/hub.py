@@ -51,6 +51,7 @@ PUBLISHED = (
     "config_sentence_transformers.json",
     "sentence_bert_config.json",
     "sentence_transformers_*config.json",
+    "1_Pooling/config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

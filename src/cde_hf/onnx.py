@@ -1,5 +1,5 @@
 """
-Exports a contextual model to ONNX, in a folder that sentence-transformers loads.
+Exports a contextual model to ONNX, in a folder for sentence-transformers, text-embeddings-inference and fastembed.
 
 1. The model's modules are wrapped so that the inputs are tensors: `input_ids`, `attention_mask`, and the context as
    constants or as more inputs.
@@ -7,6 +7,7 @@ Exports a contextual model to ONNX, in a folder that sentence-transformers loads
    before it tokenizes.
 3. PyTorch exports it with dynamic numbers of texts and tokens.
 4. Optionally, the weights of the matrix products are quantised to int8, and activations dynamically.
+5. The settings that the servers read are written beside the graph.
 
 The first stage of a CDE checkpoint is not exported: contexts are encoded with PyTorch.
 """
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .files import FolderKind
+from .files import REQUIREMENTS, FolderKind
 from .modeling import Context
 from .modeling.backbones import move_padding_to_the_right
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 logger = logging.get_logger(__name__)
+
+OPSET = 20  # the servers' onnxruntime must know it: onnxruntime does since 1.17
 
 ONNX = FolderKind("ONNX model", 1, "Export the model again.", read_first=("modules.json", "config.json"))
 
@@ -50,9 +53,10 @@ def export_onnx(
     """
     Exports a contextual model and its context to a folder, as `model.onnx`.
 
-    `SentenceTransformer(folder, trust_remote_code=True)` loads it if onnxruntime is installed. The graph also runs
-    with onnxruntime alone: it takes `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and
-    returns `sentence_embedding`. It treats every text as a document.
+    `SentenceTransformer(folder, trust_remote_code=True)` loads it if onnxruntime is installed, and the servers
+    text-embeddings-inference and fastembed load it without this package. The graph takes `input_ids` and
+    `attention_mask` of shape `(batch_size, sequence_length)` and returns `sentence_embedding`. It treats every text as
+    a document.
 
     Args:
         model (`SentenceTransformer`):
@@ -61,7 +65,7 @@ def export_onnx(
             Folder to write. An older export in it is replaced once the new one is complete.
         context_as_input (`bool`, *optional*, defaults to `False`):
             Whether the context is an input of the graph, so that it can be changed later, instead of a constant. Only
-            for a CDE checkpoint without a corpus part.
+            for a CDE checkpoint without a corpus part. Servers cannot load such a graph.
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
@@ -107,13 +111,51 @@ def export_onnx(
         )
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
-        settings = {
+        _write_settings(model, new_folder, dimension)
+
+
+def _write_settings(model: "SentenceTransformer", folder: Path, dimension: int) -> None:
+    """
+    Writes the settings that sentence-transformers, text-embeddings-inference and fastembed read.
+
+    text-embeddings-inference requires each field of `config.json` and `1_Pooling/config.json`, although the graph
+    pools. fastembed truncates to the smallest length in the tokenizer's configuration.
+    """
+    modules = _modules_to_export(model)[0].modules()
+    encoder = next(module for module in modules if isinstance(module, PreTrainedModel))
+    config: Any = encoder.config
+    read = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    lengths = {"model_max_length": model.max_seq_length, "max_length": model.max_seq_length}
+    settings: dict[str, dict[str, Any]] = {
+        "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
-            "prompts": model.prompts,
+            "prompts": {name: prompt or "" for name, prompt in model.prompts.items()},
             "default_prompt_name": model.default_prompt_name,
             "similarity_fn_name": model.similarity_fn_name,
-        }
-        (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+            "requirements": REQUIREMENTS,
+        },
+        "config.json": {
+            "architectures": [type(encoder).__name__],
+            "model_type": config.model_type,
+            "hidden_size": config.hidden_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "max_position_embeddings": getattr(config, "max_position_embeddings", model.max_seq_length),
+            "pad_token_id": model.tokenizer.pad_token_id,
+        },
+        "sentence_bert_config.json": {"max_seq_length": model.max_seq_length, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": dimension,
+            "pooling_mode_cls_token": False,
+            "pooling_mode_mean_tokens": True,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+        "tokenizer_config.json": read | lengths,
+        "special_tokens_map.json": model.tokenizer.special_tokens_map,
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, content in settings.items():
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def _context_of(model: "SentenceTransformer") -> Context:
@@ -256,15 +298,25 @@ def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int
         shapes["context_inputs"] = (None,) * len(context_inputs)
     with torch.no_grad(), _quiet_exporter():
         dimension = graph(*inputs).shape[1]
-        program: Any = torch.onnx.export(
-            graph,
-            inputs,
-            input_names=["input_ids", "attention_mask", *context_inputs],
-            output_names=["sentence_embedding"],
-            dynamic_shapes=shapes,
-            dynamo=True,
-            verbose=False,
-        )
+        try:
+            program: Any = torch.onnx.export(
+                graph,
+                inputs,
+                input_names=["input_ids", "attention_mask", *context_inputs],
+                output_names=["sentence_embedding"],
+                opset_version=OPSET,
+                dynamic_shapes=shapes,
+                dynamo=True,
+                verbose=False,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            reason: BaseException = error
+            while reason.__cause__ is not None:
+                reason = reason.__cause__
+            raise ValueError(
+                f"PyTorch cannot export this model to ONNX with opset {OPSET}: {reason}. Replace the module that has "
+                "this operator, or serve the model with PyTorch."
+            ) from error
     # The exporter notes the traceback of every node, which names files of this machine.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .data import NO_PROMPTS, Prompts
-from .files import CHECKPOINT
+from .files import CHECKPOINT, REQUIREMENTS
 from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
 
@@ -67,6 +67,7 @@ def save_checkpoint(
             "prompts": prompts.for_sentence_transformers(),
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
+            "requirements": REQUIREMENTS,
         }
         (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
 
@@ -125,7 +126,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
             Whether to include the first stage of a CDE checkpoint, which encodes other contexts later. Without it,
             the checkpoint is about half as large.
     """
-    from .contextual_models import find_cde_model, get_context, name_shipped_code
+    from .contextual_models import complete_checkpoint, find_cde_model, get_context
 
     if get_context(model) is None:
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
@@ -133,6 +134,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
         # A contextualized model or a model in ONNX, which save their context and code themselves.
         with CHECKPOINT.replacing(folder) as new_folder:
             model.save(str(new_folder))
+            complete_checkpoint(new_folder)
         return
     module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
     whole_model = module.model
@@ -143,7 +145,7 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
             model.save(str(new_folder))
         finally:
             module.model = whole_model
-        name_shipped_code(new_folder)
+        complete_checkpoint(new_folder)
 
 
 def _without_first_stage(model: CDEModel) -> CDEModel:

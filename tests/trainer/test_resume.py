@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from cde_hf import BatchPlan
-from cde_hf.trainer import find_last_checkpoint
-from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer import find_last_checkpoint, resumable_trainer
 
 
 STEPS = 14  # an epoch has 8, or 4 with accumulation
@@ -278,14 +277,14 @@ def test_other_data_is_refused(tiny, plan_folder, tmp_path):
 
 def test_a_full_disk_leaves_the_old_checkpoints_whole(tiny, plan_folder, tmp_path, monkeypatch):
     trainer, _ = make_run(tiny, plan_folder, tmp_path, save_steps=3, save_total_limit=1)
-    save = trainer_module.save_checkpoint
+    save = resumable_trainer.save_checkpoint
 
     def save_or_fail(model, tokenizer, folder, **options):
         if Path(folder).name == "checkpoint-6":
             raise OSError(28, "No space left on device")
         save(model, tokenizer, folder, **options)
 
-    monkeypatch.setattr(trainer_module, "save_checkpoint", save_or_fail)
+    monkeypatch.setattr(resumable_trainer, "save_checkpoint", save_or_fail)
     with pytest.raises(OSError, match="No space left on device"):
         trainer.train()
     assert find_last_checkpoint(tmp_path).name == "checkpoint-3"

@@ -27,8 +27,7 @@ from transformers import AutoModel, NomicBertConfig, PreTrainedTokenizerFast, Tr
 
 from cde_hf.batching import BatchPlan, ClusteredBatchSampler, TfidfSurrogate, prepare_batch_plan
 from cde_hf.modeling import CDEConfig, CDEModel
-from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache
-from cde_hf.trainer import trainer as trainer_module
+from cde_hf.trainer import ContextualContrastiveTrainer, ContextualTrainingArguments, gradient_cache, resumable_trainer
 
 
 NUM_TOPICS, WORDS_PER_TOPIC = 8, 20
@@ -217,14 +216,14 @@ class Killer(TrainerCallback):
     def __init__(self, moment, step):
         self.moment, self.step = moment, step
         if moment == "save":
-            write = trainer_module.write_manifest
+            write = resumable_trainer.write_manifest
 
             def write_or_die(folder, run):
                 if Path(folder).name == f"checkpoint-{step}":
                     os.kill(os.getpid(), signal.SIGKILL)
                 write(folder, run)
 
-            trainer_module.write_manifest = write_or_die
+            resumable_trainer.write_manifest = write_or_die
 
     def on_substep_end(self, args, state, control, **kwargs):
         if self.moment == "accumulation" and state.global_step == self.step:

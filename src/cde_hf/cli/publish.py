@@ -129,7 +129,8 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
         "export-onnx",
         help="write a contextual model to ONNX",
         description="Exports a contextualized model, or the second stage of a CDE checkpoint, to ONNX, together with "
-        "the context of a corpus. The result runs with sentence-transformers, or with onnxruntime alone.",
+        "the context of a corpus. The folder runs in text-embeddings-inference and fastembed without this package, in "
+        "sentence-transformers, or in onnxruntime alone.",
         epilog="example: cde-hf export-onnx my-model my-onnx --context corpus.jsonl --int8 --trust-remote-code",
         formatter_class=HelpFormatter,
     )
@@ -141,7 +142,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--context-as-input",
         action="store_true",
-        help="make the context of a CDE checkpoint a graph input, so that it can be changed",
+        help="make the context of a CDE checkpoint a graph input, so that it can be changed; not for servers",
     )
     command.add_argument("--int8", action="store_true", help="quantize the weights to int8")
     add_overwrite_argument(command)

@@ -96,6 +96,8 @@ class CDETransformer(TakesContext, InputModule):
         if context is not None:
             self.set_context(context)
 
+    auto_model = property(lambda self: self.model, doc="The model, by the name in sentence-transformers' own modules.")
+
     @property
     def settings(self) -> dict[str, Any]:
         """Fields of the model's configuration that differ from their defaults and do not show in the weights."""

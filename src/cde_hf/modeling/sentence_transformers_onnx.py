@@ -239,7 +239,13 @@ def _open_session(path: Path) -> Any:
         raise ImportError("A model in ONNX needs onnxruntime. Install it: `pip install onnxruntime`.") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=onnxruntime.get_available_providers())
+    except Exception as error:  # onnxruntime's errors have no base of their own
+        raise ValueError(
+            f"onnxruntime {onnxruntime.__version__} cannot read `{path}`: {error}. Update onnxruntime, or export the "
+            "model again."
+        ) from error
 
 
 __all__ = ["OnnxTransformer", "context_inputs", "write_onnx_modules_file"]

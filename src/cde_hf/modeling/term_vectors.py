@@ -99,7 +99,11 @@ def embed_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Te
         of the corpus.
     """
     rows, weights = _weigh(terms, term_ids, term_counts)
-    return F.normalize(F.embedding_bag(rows, terms.vectors, mode="sum", per_sample_weights=weights), dim=-1)
+    if torch.compiler.is_exporting():  # ONNX makes a loop over the texts of an `embedding_bag`
+        sums = (weights.unsqueeze(1) @ terms.vectors[rows]).squeeze(1)
+    else:
+        sums = F.embedding_bag(rows, terms.vectors, mode="sum", per_sample_weights=weights)
+    return F.normalize(sums, dim=-1)
 
 
 def parts_of_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Tensor:
