@@ -8,7 +8,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-stress style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train compare test test-slow test-gpu test-stress style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,8 +33,11 @@ compare: install  ## Train the same model, a biencoder and a control in the same
 test: install  ## Run all tests except slow tests and GPU tests
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'
 
-test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
-	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
+test-slow: install  ## Run the slow tests
+	$(OFFLINE) $(BIN)/python -m pytest -m 'slow and not gpu'
+
+test-gpu: install  ## Run the GPU tests. Needs one or two GPUs, and for some tests the extras flash and gpu
+	$(OFFLINE) $(BIN)/python -m pytest -m gpu
 
 test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
 	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress

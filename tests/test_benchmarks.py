@@ -14,6 +14,7 @@ TINY_RUNS = {
     "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --max-joint-batch-size 1 --seconds 0",
     "corpus_part.py": "--documents 20 30 --words 8 --texts 4 --seconds 0",
     "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
+    "gpu.py": f"--device cpu --texts 2 --rounds 1 {TINY_STEP} --batch-sizes 4 8",
     "imports.py": "--rounds 1",
     "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2 --seconds 0",
     "surrogate.py": "--library packaging --texts 4 --seconds 0",
@@ -32,9 +33,10 @@ def report():
 
 def test_every_table_has_a_place_and_a_tiny_run(report):
     page = report.PAGE.read_text()
-    for name in report.TABLES:
+    tables = report.TABLES | report.GPU_TABLES
+    for name in tables:
         assert page.count(f"<!-- table: {name} -->") == 1, name
-    assert {script for script, *_ in report.TABLES.values()} == TINY_RUNS.keys()
+    assert {script for script, *_ in tables.values()} == TINY_RUNS.keys()
 
 
 def test_a_table_replaces_its_predecessor_alone(report):

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ _COLUMN_WIDTH = 58
 
 def encode(args: argparse.Namespace) -> None:
     """Encodes a corpus into Parquet files."""
-    encoded = _encode(_contextual_model(args), args, args.output)
+    encoded = _encode_on_ray(args) if args.ray else _encode(_contextual_model(args), args, args.output)
     say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
 
 
@@ -86,9 +87,28 @@ def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
 
 def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path) -> "EncodedCorpus":
     from .. import encode_corpus
+    from ..data import ParquetCorpus
 
     sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
-    return encode_corpus(model, read_corpus(args.corpus, args), folder, seed=args.seed, **sizes)
+    corpus = ParquetCorpus.open(args.corpus, text_column=args.text_column) or read_corpus(args.corpus, args)
+    return encode_corpus(model, corpus, folder, seed=args.seed, **sizes)
+
+
+def _encode_on_ray(args: argparse.Namespace) -> "EncodedCorpus":
+    from ..data import ParquetCorpus
+    from ..encoding_on_ray import encode_on_ray
+
+    if Path(args.model).exists():  # the nodes may run in other folders
+        args.model = str(Path(args.model).resolve())
+    return encode_on_ray(
+        partial(_contextual_model, args),
+        ParquetCorpus.open(args.corpus, text_column=args.text_column) or args.corpus,
+        args.output,
+        address=args.ray,
+        batch_size=args.batch_size,
+        shard_size=args.shard_size,
+        seed=args.seed,
+    )
 
 
 def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
@@ -162,7 +182,10 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     )
     command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
     command.add_argument(
-        "--shard-size", type=positive, default=8192, help="documents in a file; an interrupted file is encoded again"
+        "--shard-size",
+        type=positive,
+        default=8192,
+        help="documents in a file, or in a block of a Parquet file; an interrupted file is encoded again",
     )
     command.add_argument("--seed", type=natural, default=0, help="seed with which the context is sampled")
     add_text_column_argument(command)
@@ -175,12 +198,19 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         "encode",
         help="encode a corpus into Parquet files",
         description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and saves "
-        "the context. A contextual model without a context gets a sample of the corpus. After an interruption, the "
-        "same command resumes. On several processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
+        "the context. A contextual model without a context gets a sample of the corpus. Parquet files give one file "
+        "each, so memory does not grow with the corpus. After an interruption, the same command resumes. On several "
+        "processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_encoding_arguments(command, corpus_help=CORPUS_HELP)
+    command.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="encode Parquet files on a Ray cluster: its address, `auto` for the one that runs on this machine, or "
+        "`local` to start one",
+    )
     command.set_defaults(run=encode)
 
 
