@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -141,23 +141,31 @@ class ShardResult:
     failure: str | None = None
 
 
-class ShardedCorpus(Protocol):
-    """A corpus in shards, of which one block at a time is in memory."""
+class ShardedTexts:
+    """A corpus in memory, in shards of one block each. The same in Parquet files is a [`ParquetCorpus`]."""
 
-    num_documents: list[int]
-    """Number of documents of each shard."""
+    def __init__(self, documents: Corpus, shard_size: int):
+        self.ids, self.texts = ids_and_texts(documents)
+        self._rows = [slice(start, start + shard_size) for start in range(0, len(self.ids), shard_size)]
+        self.num_documents = [len(self.ids[rows]) for rows in self._rows]
+        count = len(self._rows)
+        self.paths = tuple(Path(f"shard-{number:05d}-of-{count:05d}.parquet") for number in range(count))
 
-    fingerprints: list[str]
-    """Changes when the documents of a shard change."""
-
-    paths: tuple[Path, ...]
-    """Names of the shards."""
+    @property
+    def fingerprints(self) -> list[str]:
+        """Hash of each shard."""
+        return [_hash_texts(self.ids[rows], self.texts[rows]) for rows in self._rows]
 
     def blocks(self, number: int, size: int) -> Iterator[tuple[list[str], Sequence[str]]]:
-        """Ids and texts of one shard, at most `size` at once."""
+        """Ids and texts of one shard."""
+        yield self.ids[self._rows[number]], self.texts[self._rows[number]]
 
     def sample(self, size: int, *, seed: int) -> Sequence[str]:
-        """Texts of which a context is made."""
+        """All texts: the model draws its own sample."""
+        return self.texts
+
+
+ShardedCorpus: TypeAlias = ParquetCorpus | ShardedTexts
 
 
 def encode_corpus(
@@ -219,33 +227,12 @@ def encode_corpus(
     return replace(EncodedCorpus.load(folder), model=model)
 
 
-class _ShardedTexts:
-    """The shards of a corpus in memory, of one block each."""
-
-    def __init__(self, documents: Corpus, shard_size: int):
-        self.ids, self.texts = ids_and_texts(documents)
-        self._rows = [slice(start, start + shard_size) for start in range(0, len(self.ids), shard_size)]
-        self.num_documents = [len(self.ids[rows]) for rows in self._rows]
-        count = len(self._rows)
-        self.paths = tuple(Path(f"shard-{number:05d}-of-{count:05d}.parquet") for number in range(count))
-
-    @property
-    def fingerprints(self) -> list[str]:
-        return [_hash_texts(self.ids[rows], self.texts[rows]) for rows in self._rows]
-
-    def blocks(self, number: int, size: int) -> Iterator[tuple[list[str], Sequence[str]]]:
-        yield self.ids[self._rows[number]], self.texts[self._rows[number]]
-
-    def sample(self, size: int, *, seed: int) -> Sequence[str]:
-        return self.texts  # the model draws its own sample
-
-
 def shard_corpus(documents: Corpus | ParquetCorpus, shard_size: int) -> ShardedCorpus:
     """Splits a corpus into shards: the files of a corpus in Parquet files, or `shard_size` documents of others."""
     check_counts(shard_size=shard_size)
     if isinstance(documents, ParquetCorpus):
         return documents
-    return ParquetCorpus.open(documents) or _ShardedTexts(documents, shard_size)
+    return ParquetCorpus.open(documents) or ShardedTexts(documents, shard_size)
 
 
 def begin(model: SentenceTransformer, corpus: ShardedCorpus, folder: Path, *, shard_size: int, seed: int) -> None:
@@ -393,6 +380,7 @@ __all__ = [
     "EncodedCorpus",
     "ShardResult",
     "ShardedCorpus",
+    "ShardedTexts",
     "begin",
     "encode_corpus",
     "encode_shard",
