@@ -24,6 +24,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 from . import (
     batches,
     compare,
+    context_path,
     contexts,
     corpus_part,
     divergence,
@@ -75,6 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         margins.EXPERIMENT,
         drift.EXPERIMENT,
         mechanism.EXPERIMENT,
+        context_path.EXPERIMENT,
     )
 }
 

@@ -9,9 +9,7 @@ frequency-scale: the scale of context-frequency pooling, on clean corpora and on
 
 import copy
 import json
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -27,13 +25,11 @@ from .corpus_part import MINILM, TRAINING_DOMAINS, EncodedSet, make_fit, spread
 from .frequency_pooling import Scores, count_tokens, percent, read_training_domains, weigh
 from .runner.experiment import Experiment, Page, Setting
 from .runner.files import write_json
-from .runner.sets import sample_set
+from .runner.sets import FIRST_WORDS, NUM_WORDS, add_boilerplate, boilerplate_words, sample_set
 from .runner.table import Row, markdown_table, select
 
 
 MAX_LENGTH = 128
-NUM_WORDS = 12
-FIRST_WORDS = 64  # so that texts which are cut have all of the boilerplate too
 REFERENCE = "a = 0.2"
 POOLINGS: dict[str, float | None] = {
     "plain mean": None,
@@ -43,25 +39,6 @@ CLEAN, NOISY, MIXED = "clean", "boilerplate", "boilerplate in documents only"
 WITH, WITHOUT = "with", "without"  # the corpus part
 
 ScoredWay = tuple[str, str, str, Scores]  # corpus, corpus part, pooling, and the score of each query
-
-
-def add_boilerplate(retrieval_set: RetrievalSet, words: Sequence[str]) -> RetrievalSet:
-    """The same set with a dozen of the words, the same ones in all texts, each at a random place of its own."""
-    generator = random.Random(retrieval_set.name)
-    boilerplate = generator.sample(list(words), NUM_WORDS)
-
-    def insert(text: str) -> str:
-        parts = text.split()
-        for word in boilerplate:
-            parts.insert(generator.randint(0, min(len(parts), FIRST_WORDS)), word)
-        return " ".join(parts)
-
-    return replace(
-        retrieval_set,
-        name=f"{retrieval_set.name} with boilerplate",
-        corpus={name: insert(text) for name, text in retrieval_set.corpus.items()},
-        queries={name: insert(text) for name, text in retrieval_set.queries.items()},
-    )
 
 
 def score_poolings(encoded: EncodedSet) -> Iterator[tuple[str, str, Scores]]:
@@ -80,8 +57,8 @@ def score_poolings(encoded: EncodedSet) -> Iterator[tuple[str, str, Scores]]:
 
 def score_set(model: SentenceTransformer, retrieval_set: RetrievalSet) -> Iterator[ScoredWay]:
     """Every pooling of a set, clean and with boilerplate."""
-    words = sorted(word for word in model.tokenizer.get_vocab() if word.isalpha() and len(word) > 3)
-    clean, noisy = EncodedSet(model, retrieval_set), EncodedSet(model, add_boilerplate(retrieval_set, words))
+    noisy_set = add_boilerplate(retrieval_set, boilerplate_words(model.tokenizer))
+    clean, noisy = EncodedSet(model, retrieval_set), EncodedSet(model, noisy_set)
     mixed = copy.copy(noisy)
     mixed.queries = clean.queries
     for corpus, encoded in ((CLEAN, clean), (NOISY, noisy), (MIXED, mixed)):

@@ -59,6 +59,8 @@ class RunConfig:
             Layers to keep of it, from the first. Defaults to all.
         first_stage_layers (`int`, *optional*):
             Layers to keep of these in the first stage. Defaults to all.
+        context_in_token_space (`bool`, *optional*, defaults to `True`):
+            Whether a contextual model's context vectors lie in the space of its token embeddings.
         context_size (`int`, *optional*, defaults to `64`):
             Context documents.
         context_source (`str`, *optional*, defaults to `"batch"`):
@@ -102,6 +104,7 @@ class RunConfig:
     backbone: str = "minilm"
     layers: int | None = None
     first_stage_layers: int | None = None
+    context_in_token_space: bool = True
     context_size: int = 64
     context_source: ContextSource = "batch"
     context_max_length: int | None = None

@@ -1,15 +1,21 @@
 """The retrieval sets that models are scored on, cut so that a model takes a minute and not an hour."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from cde_hf import RetrievalSet, docstring_split, load_retrieval_set, model_path
 
 from .config import DOCSTRINGS
 from .workspace import Workspace
+
+
+WITH_BOILERPLATE = " with boilerplate"  # at the end of a set's name
+NUM_WORDS = 12
+FIRST_WORDS = 64  # so that texts which are cut have all of the boilerplate too
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,8 @@ class EvaluationConfig:
 
     Args:
         sets (`tuple[str, ...]`):
-            Folders of the folder `eval` of the data, or `("docstrings",)`: the held-out libraries.
+            Folders of the folder `eval` of the data, or `("docstrings",)`: the held-out libraries. A name that ends
+            with `" with boilerplate"` is the same set with the same dozen words in all texts.
         contexts (`tuple[str, ...]`, *optional*, defaults to `("own", "foreign", "none")`):
             Contexts of contextual models, as for `evaluate`. A set's name gives that set's documents, `"training"`
             those of `training_domains`.
@@ -53,9 +60,39 @@ def load_sets(workspace: Workspace, config: EvaluationConfig) -> tuple[Retrieval
     if config.sets == DOCSTRINGS:
         whole = docstring_split()[1]
     else:
-        whole = [load_retrieval_set(workspace.data_folder / "eval" / name) for name in config.sets]
+        folder = workspace.data_folder / "eval"
+        words = boilerplate_words(AutoTokenizer.from_pretrained(model_path("minilm")))
+        whole = [load_retrieval_set(folder / name.removesuffix(WITH_BOILERPLATE)) for name in config.sets]
+        whole = [
+            add_boilerplate(each, words) if name.endswith(WITH_BOILERPLATE) else each
+            for each, name in zip(whole, config.sets, strict=True)
+        ]
     samples = [sample_set(each, config.max_queries, config.max_documents, config.seed) for each in whole]
     return tuple(cut_set(each, config.max_length) for each in samples)
+
+
+def boilerplate_words(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The words that boilerplate is drawn from: those of more than three letters that are one token."""
+    return sorted(word for word in tokenizer.get_vocab() if word.isalpha() and len(word) > 3)
+
+
+def add_boilerplate(retrieval_set: RetrievalSet, words: Sequence[str]) -> RetrievalSet:
+    """The same set with a dozen of the words, the same ones in all texts, each at a random place of its own."""
+    generator = random.Random(retrieval_set.name)
+    boilerplate = generator.sample(list(words), NUM_WORDS)
+
+    def insert(text: str) -> str:
+        parts = text.split()
+        for word in boilerplate:
+            parts.insert(generator.randint(0, min(len(parts), FIRST_WORDS)), word)
+        return " ".join(parts)
+
+    return replace(
+        retrieval_set,
+        name=f"{retrieval_set.name}{WITH_BOILERPLATE}",
+        corpus={name: insert(text) for name, text in retrieval_set.corpus.items()},
+        queries={name: insert(text) for name, text in retrieval_set.queries.items()},
+    )
 
 
 def cut_set(retrieval_set: RetrievalSet, max_length: int) -> RetrievalSet:

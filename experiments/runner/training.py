@@ -23,7 +23,7 @@ from .files import write_json
 from .workspace import Workspace
 
 
-_STEPS_BETWEEN_CHECKPOINTS = 30
+_SHORTEST_SAVING = 30  # steps between checkpoints
 
 
 def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
@@ -41,6 +41,7 @@ def load_model(config: RunConfig, encoder: str) -> PreTrainedModel:
         fields.update(
             context_attention=config.architecture,
             context_size=config.context_size,
+            context_in_token_space=config.context_in_token_space,
             pooling=config.pooling,
             frequency_scale=config.frequency_scale,
         )
@@ -106,7 +107,7 @@ def _arguments(config: RunConfig, folder: Path) -> ContextualTrainingArguments:
         filter_margin=config.filter_margin,
         filter_relative_margin=config.filter_relative_margin,
         logging_steps=max(1, config.steps // 20),
-        save_steps=_STEPS_BETWEEN_CHECKPOINTS,
+        save_steps=max(_SHORTEST_SAVING, config.steps // 10),
         save_total_limit=1,
         report_to="none",
         use_cpu=not torch.cuda.is_available(),

@@ -7,7 +7,8 @@ import torch
 
 from cde_hf import RetrievalSet, contextualize
 from experiments.corpus_part import DIMENSIONS, EncodedSet
-from experiments.frequency_scale import NUM_WORDS, WITH, WITHOUT, add_boilerplate, rows_of, score_poolings
+from experiments.frequency_scale import WITH, WITHOUT, rows_of, score_poolings
+from experiments.runner.sets import NUM_WORDS, add_boilerplate
 
 
 WORDS = [f"word{number}" for number in range(40)]

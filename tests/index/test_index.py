@@ -324,7 +324,7 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
         (lambda index: index.add({1: "a"}), TypeError, "Ids must be strings, got the `int` 1"),
         (lambda index: index.add({"a": 1}), TypeError, "must be texts, got a `int`"),
         (lambda index: index.delete("cat"), TypeError, "must be a list of ids, got one"),
-        (lambda index: index.drift("cat"), FileNotFoundError, "A corpus of one text is a list"),
+        (lambda index: index.drift("cat"), FileNotFoundError, "A text is passed in a list"),
         (
             lambda index: index.add_vectors(["a"], np.full((1, 640), np.nan), origin=index.origin),
             ValueError,
@@ -341,7 +341,7 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
             "0 texts for 1 ids",
         ),
         (lambda index: ContextualIndex.build(index.model, []), ValueError, "at least one document, got none"),
-        (lambda index: ContextualIndex.build(index.model, "a"), FileNotFoundError, "A corpus of one text is a list"),
+        (lambda index: ContextualIndex.build(index.model, "a"), FileNotFoundError, "A text is passed in a list"),
         (lambda index: ContextualIndex.build(index.model, ["a"], kind="tree"), ValueError, "`kind` must be one of"),
     ],
 )

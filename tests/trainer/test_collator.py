@@ -109,9 +109,8 @@ def byte_tokenizer():
 def test_texts_are_read_as_encode_reads_them(tiny, byte_tokenizer, negatives_plan_folder):
     pairs = Dataset.from_list([{"query": " what\n", "document": "\ta dog ", "negatives": [" a cat "]}] * 2)
     plan = BatchPlan.load(negatives_plan_folder)
-    collator = ContrastiveCollator(
-        pairs, byte_tokenizer, FalseNegativeFilter(plan), context_draw=ContextDraw(plan, 4), filters=False
-    )
+    draw = ContextDraw(plan, 4, source="batch")
+    collator = ContrastiveCollator(pairs, byte_tokenizer, FalseNegativeFilter(plan), context_draw=draw, filters=False)
     inputs = collator([0, 1])
     module = CDETransformer(tiny.make_model(), byte_tokenizer)
     for name, row, text in (

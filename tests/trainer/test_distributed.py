@@ -151,7 +151,7 @@ def test_two_processes_make_the_gradients_of_one(on_one, on_two, name):
     errors = largest_errors(found, expected)
     for stage in ("first_stage_model", "second_stage_model") if "plain" not in name else ("layers",):
         assert any(stage in key and key.startswith("0.") for key in errors)
-    tolerance = 2e-5 if "float32" in name else 1e-9
+    tolerance = 5e-5 if "float32" in name else 1e-9
     worst = max(errors, key=errors.get)
     assert errors[worst] <= tolerance, (worst, errors[worst])
 
@@ -185,7 +185,7 @@ def test_four_processes_make_the_gradients_of_one(launch, cases, on_one):
     for name in cases:
         found, facts = results_of(folder, name)
         assert facts["num_processes"] == 4
-        tolerance = 2e-5 if "float32" in name else 1e-9
+        tolerance = 5e-5 if "float32" in name else 1e-9
         assert max(largest_errors(found, on_one(name)).values()) <= tolerance, name
 
 

@@ -513,7 +513,10 @@ def test_a_plan_of_other_data_is_refused(tiny, plan_folder, tmp_path):
 
 def test_a_context_that_cannot_be_filled_is_refused(tiny, train):
     with pytest.raises(ValueError, match="A batch has 8 documents for a context of 12, and the model has no null"):
-        train(tiny.make_model(has_null_embedding=False, context_in_token_space=False, context_size=12))
+        train(
+            tiny.make_model(has_null_embedding=False, context_in_token_space=False, context_size=12),
+            context_source="batch",
+        )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from ..modeling import CDEModel
-from ..modeling.modeling_cde import find_encoder_folder
+from ..modeling.from_encoder import find_encoder_folder
 from ..saving import model_path
 
 
