@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from cde_hf import Context
 
@@ -131,7 +132,8 @@ def test_the_second_stage_can_be_exported(second_stage, texts):
     stage, *context = second_stage
     sizes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("length", max=64)}
     with torch.no_grad():
-        program = torch.export.export(stage, (*texts, *context), dynamic_shapes=(sizes, sizes, None, None))
+        shapes = (sizes, sizes, *tree_map(lambda tensor: None, context))
+        program = torch.export.export(stage, (*texts, *context), dynamic_shapes=shapes)
         others = [tensor[:3, :11].contiguous() for tensor in texts]
         torch.testing.assert_close(program.module()(*others, *context), stage(*others, *context), atol=1e-5, rtol=0)
 

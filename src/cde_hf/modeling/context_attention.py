@@ -206,17 +206,15 @@ def _flash_attention(
     implementation: str,
     scaling: float,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
-    deterministic: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not accept.
     query, key = query.to(value.dtype), key.to(value.dtype)
     bounds: dict[str, Any] = {}
     if attention_mask is not None:
-        # The padding of each text is a text of its own. To unpad, as transformers does for a mask, the host would wait
-        # for the device in every layer.
-        ends, length = _ends_of_texts(attention_mask), attention_mask.shape[1]
+        # A text's padding is a text of its own: to unpad as transformers does, the host would wait in every layer.
+        sizes = torch.stack([(attention_mask != 0).sum(dim=1), (attention_mask == 0).sum(dim=1)], dim=1).flatten()
+        ends, length = F.pad(sizes.cumsum(0), (1, 0)).int(), key.shape[2]
         bounds = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": length, "max_length_k": length}
     # transformers' `flash_attention_forward` would look up the kernel by the name in `module.config`, which is ours.
     output = _flash_attention_forward(
@@ -228,20 +226,10 @@ def _flash_attention(
         is_causal=False,
         dropout=dropout,
         softmax_scale=scaling,
-        sliding_window=sliding_window,
-        deterministic=deterministic,
         attn_implementation=implementation,
         **bounds,
     )
     return output, None
-
-
-def _ends_of_texts(attention_mask: Tensor) -> Tensor:
-    """Where each text and its padding end in all tokens of a batch, which is padded on the right, from 0."""
-    num_texts, length = attention_mask.shape
-    starts = torch.arange(0, num_texts * length, length, device=attention_mask.device)
-    ends = torch.stack([starts + attention_mask.sum(dim=1), starts + length], dim=1).flatten()
-    return F.pad(ends, (1, 0)).int()
 
 
 def _as_one_text(tensor: Tensor) -> Tensor:
