@@ -57,8 +57,8 @@ bench: install  ## Time encoding, surrogates and training, and write docs/benchm
 bench-full: install  ## Run make bench with more lengths, batches and rounds (hours)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --full
 
-bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
-	$(OFFLINE) $(BIN)/python benchmarks/batching.py
+bench-batching: install  ## Make batch plans of one and four million synthetic pairs, and compare one level of k-means with two
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/batching.py --level-pairs 10000 20000 40000
 
 bench-training: install  ## Time the training step and measure its memory, as in make bench
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --tables training 'training memory'

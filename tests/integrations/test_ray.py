@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 
-NUM_FILES, TEXTS_PER_FILE = 10, 96
+NUM_FILES, TEXTS_PER_FILE = 10, 48
 NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "include_dashboard": False}
 
 

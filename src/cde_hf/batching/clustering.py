@@ -10,8 +10,8 @@ Euclidean k-means over both concatenations of every pair:
 3. A pair belongs to the cluster of its row `d⊕q`.
 
 Many clusters are trained in two levels: one start of a few iterations makes about the square root of their number of
-coarse clusters, and each of these is clustered on its own. A pair is then compared with the clusters of the nearest
-coarse ones. Time grows by the power 1.5 of the number of pairs, not by its square.
+coarse clusters, and each of these is clustered on its own, from spread centroids. A pair is then compared with the
+clusters of the nearest coarse ones. Time grows by the power 1.5 of the number of pairs, not by its square.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ _MIN_PAIRS_PER_CLUSTER = 20  # the sample is never smaller
 # From here on in two levels. docs/scaling.md has the measurements.
 _MIN_CLUSTERS_OF_TWO_LEVELS = 400
 _ITERATIONS_OF_TWO_LEVELS = 20
+_SPREAD = faiss.ClusteringInitMethod_AFK_MC2
 _NUM_PROBES = 16  # coarse clusters whose clusters a pair is compared with
 
 
@@ -152,8 +153,7 @@ def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings) -> tup
     num_random = settings.num_starts - num_spread
     kmeans = _kmeans(rows, num_clusters, settings, nredo=num_random, **options)
     if num_spread:
-        method = faiss.ClusteringInitMethod_AFK_MC2
-        spread = _kmeans(rows, num_clusters, settings, nredo=num_spread, init_method=method, **options)
+        spread = _kmeans(rows, num_clusters, settings, nredo=num_spread, init_method=_SPREAD, **options)
         # The objective is a sum of inner products or of squared distances.
         if (spread.obj[-1] > kmeans.obj[-1]) == settings.spherical:
             kmeans = spread
@@ -179,7 +179,7 @@ def _train_in_two_levels(
     sizes = [max(1, round(num_clusters * len(part) / len(rows))) for part in parts]
     centroids = np.concatenate(
         [
-            _kmeans(rows[part], size, settings, niter=num_iterations).centroids
+            _kmeans(rows[part], size, settings, niter=num_iterations, init_method=_SPREAD).centroids
             for part, size in zip(parts, sizes, strict=True)
             if len(part)
         ]
