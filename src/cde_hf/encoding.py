@@ -199,15 +199,16 @@ def encode_corpus(
     Returns:
         `EncodedCorpus`: The corpus with its vectors.
     """
+    check_counts(batch_size=batch_size, shard_size=shard_size)
+    check_seed(seed)
     folder = Path(folder)
     corpus = shard_corpus(documents, shard_size)
     state = process_state()
     with ENCODED_CORPUS.locked(folder) if state.is_main_process else nullcontext():
-        if state.is_main_process:
-            begin(model, corpus, folder, shard_size=shard_size, seed=seed)
+        own = begin(model, corpus, folder, shard_size=shard_size, seed=seed) if state.is_main_process else None
         state.wait_for_everyone()
         encoded = EncodedCorpus(folder, ENCODED_CORPUS.read_manifest(folder))
-        model = model_of(model, encoded)
+        model = model_of(model, encoded) if own is None else own
         left = [number for number, path in enumerate(encoded.paths) if not path.exists()]
         state.wait_for_everyone()  # all processes look before one writes
         mine = left[state.process_index :: state.num_processes]
@@ -229,15 +230,18 @@ def encode_corpus(
 
 def shard_corpus(documents: Corpus | ParquetCorpus, shard_size: int) -> ShardedCorpus:
     """Splits a corpus into shards: the files of a corpus in Parquet files, or `shard_size` documents of others."""
-    check_counts(shard_size=shard_size)
     if isinstance(documents, ParquetCorpus):
         return documents
     return ParquetCorpus.open(documents) or ShardedTexts(documents, shard_size)
 
 
-def begin(model: SentenceTransformer, corpus: ShardedCorpus, folder: Path, *, shard_size: int, seed: int) -> None:
-    """Writes what all shards share: the manifest and the context. Or checks that the folder was started with them."""
-    check_seed(seed)
+def begin(
+    model: SentenceTransformer, corpus: ShardedCorpus, folder: Path, *, shard_size: int, seed: int
+) -> SentenceTransformer | None:
+    """
+    Writes what all shards share, the manifest and the context, and returns the model with its context. Or checks that
+    the folder was started with the same.
+    """
     facts = {
         "num_documents": sum(corpus.num_documents),
         "shard_size": shard_size,
@@ -247,13 +251,14 @@ def begin(model: SentenceTransformer, corpus: ShardedCorpus, folder: Path, *, sh
     }
     if EncodedCorpus.exists(folder):
         _resume(model, facts, folder)
-        return
+        return None
     needs_context = find_contextual_module(model) is not None and get_context(model) is None
     model = with_own_context(model, corpus.sample(_MAX_SAMPLE, seed=seed) if needs_context else [], seed=seed)
     context = get_context(model)
     with ENCODED_CORPUS.replacing(folder, {**facts, "origin": vector_origin(model).to_dict()}) as new_folder:
         if context is not None:
             context.save(new_folder / _CONTEXT_FILE)
+    return model
 
 
 def _resume(model: SentenceTransformer, facts: dict[str, Any], folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from .data import Corpus, ParquetCorpus, check_counts
+from .data import Corpus, ParquetCorpus, check_counts, check_seed
 from .encoding import (
     ENCODED_CORPUS,
     EncodedCorpus,
@@ -58,6 +58,7 @@ def encode_on_ray(
         `EncodedCorpus`: The corpus with its vectors.
     """
     check_counts(batch_size=batch_size, shard_size=shard_size)
+    check_seed(seed)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray.data
