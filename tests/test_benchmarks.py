@@ -1,6 +1,7 @@
 """The benchmarks run, and their tables have a place on the page."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_the_load_of_a_tiny_index_is_measured(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("100 |") == 8
+
+
+@pytest.mark.slow
+def test_the_growth_of_tiny_batch_plans_is_measured(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "batching.py", "--pairs", "9000", "--level-pairs", "10000"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    levels, growth = (line for line in result.stdout.splitlines() if line[2].isdigit())
+    one, two, ratio = (float(cell) for cell in levels.split("|")[3:6])
+    assert two < one / 5 and ratio < 1.1
+    assert growth.startswith("| 9,000 |"), levels
 
 
 @pytest.mark.slow
