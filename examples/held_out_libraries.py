@@ -66,7 +66,7 @@ def main() -> None:
     ours = ContextualModelEmbedder(contextualize(trained, None), "ours")
     biencoder.max_seq_length = ours.model.max_seq_length
     others = [
-        BM25(),
+        BM25(biencoder.tokenizer),
         SentenceTransformerEmbedder(biencoder, "minilm"),
         ContextualModelEmbedder(contextualize(biencoder, None), "minilm contextualized"),
     ]

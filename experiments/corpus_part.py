@@ -18,18 +18,19 @@ from statistics import fmean
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from scipy import sparse
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from cde_hf import BM25, RetrievalSet, load_pairs, load_retrieval_set, model_path, sample_documents
 from cde_hf.data import retrieval_set_from_pairs
 from cde_hf.evaluation import Ranking, compare_scores
+from cde_hf.evaluation.bm25 import Postings, lexical_blocks, query_terms
+from cde_hf.evaluation.hybrid import HYBRID_WEIGHT, lexical_scale
 from cde_hf.evaluation.metrics import RANKING_DEPTH, score_ranking
 from cde_hf.evaluation.whitening import fit_whitening
 from cde_hf.modeling.context import CorpusTerms
 from cde_hf.modeling.corpus_part import NUM_CALIBRATION_DOCUMENTS, WEIGHT_PER_SPREAD
-from cde_hf.modeling.term_vectors import count_terms, embed_terms, fit_terms, term_features
+from cde_hf.modeling.term_vectors import count_documents, embed_terms, fit_terms, term_features
 
 from .frequency_pooling import Results, Scores, TokenVectors, count_tokens, mean_scores, percent, source, weigh
 from .runner.experiment import Experiment, Page, Setting
@@ -44,12 +45,13 @@ SIZES = (64, 256, 1024)
 SEEDS = (0, 1, 2)
 NUM_FOREIGN_SETS = 3
 
-# Chosen on training domains: the weight of the part, in standard deviations of the cosines, is the default of
-# `CorpusPart`. The weight of BM25 over its highest score in hybrid search is the best single one of both encoders.
-HYBRID_WEIGHT = 1.5
+# Chosen on training domains: the weight of the part and of BM25, in standard deviations of the cosines, are the
+# defaults of `CorpusPart` and of hybrid search.
 WEIGHTS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
 TRAINING_DIMENSIONS = (64, 128, 256, 512)
 TRAINING_DOCUMENTS, TRAINING_QUERIES = 1000, 250
+HYBRID_WEIGHTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 12)
+HYBRID_TRAINING_DOCUMENTS, HYBRID_TRAINING_LENGTH = 500, 128
 
 MINILM, GTE, NOMIC = "all-MiniLM-L6-v2", "gte-small", "nomic-embed-text-v1.5"
 _SOFTWARE = ("acl_anthology", "dc_law", "debian_packages", "mdn_web_docs", "medquad", "python_code")
@@ -68,8 +70,8 @@ NOMIC_SETS = ("adi", "med", "nq-utd", "redditforum-gis", "redditforum-grammar", 
 
 PLAIN, WHITENED, WORDS, HYBRID = "plain", "whitened", "BM25", "hybrid"
 POOLED, PART_ALONE = "frequency pooling", "corpus part alone"
-OWN, FOREIGN, HYBRID_OWN = "contextualized, own", "contextualized, foreign", "contextualized hybrid, own"
-WAYS = (WORDS, PLAIN, WHITENED, POOLED, PART_ALONE, FOREIGN, OWN, HYBRID, HYBRID_OWN)
+OWN, FOREIGN, HYBRID_OWN = "contextualized, own", "contextualized, foreign", "contextualized hybrid"
+WAYS = (PLAIN, WHITENED, POOLED, PART_ALONE, FOREIGN, OWN)
 
 
 def own_of(size: int) -> str:
@@ -96,7 +98,7 @@ class EncodedSet:
         self.model, self.retrieval_set = model, retrieval_set
         self.documents = self._encode(list(retrieval_set.corpus.values()), "document")
         self.queries = self._encode(list(retrieval_set.queries.values()), "query")
-        self.bm25 = word_piece_bm25(model, retrieval_set)
+        self.lexical = lexical_scores(model, retrieval_set)
 
     def _encode(self, texts: Sequence[str], kind: str) -> Side:
         vectors = TokenVectors(
@@ -113,29 +115,34 @@ class EncodedSet:
             weights = weigh(count_tokens(self.model, retrieval_set, size, seed)[0])
         return self.queries.vectors.pool(weights), self.documents.vectors.pool(weights)
 
+    def with_part(
+        self, queries_and_documents: tuple[np.ndarray, np.ndarray], terms: CorpusTerms
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors of queries and documents with their corpus part."""
+        weight = WEIGHT_PER_SPREAD * spread(queries_and_documents[1])
+        return tuple(
+            np.concatenate([dense, weight**0.5 * side.part(terms)], axis=1) / (1 + weight) ** 0.5
+            for dense, side in zip(queries_and_documents, (self.queries, self.documents), strict=True)
+        )
+
+    def search(self, vectors: tuple[np.ndarray, np.ndarray], hybrid_weight: float = 0.0) -> Scores:
+        """NDCG@10 of each query by vectors of queries and documents, and by BM25 with a weight."""
+        queries, documents = vectors
+        return self.score(queries @ documents.T + hybrid_weight * spread(documents) * self.lexical)
+
     def score(self, scores: np.ndarray) -> Scores:
         """NDCG@10 of each query from the scores of shape `(num_queries, num_documents)`."""
         best, indices = torch.from_numpy(scores).topk(min(RANKING_DEPTH, scores.shape[1]))
         return score_ranking(Ranking(indices.numpy(), best.numpy()), self.retrieval_set)["ndcg@10"]
 
 
-def word_piece_bm25(model: SentenceTransformer, retrieval_set: RetrievalSet) -> np.ndarray:
-    """BM25 on whole texts with the model's word pieces as terms, of shape `(num_queries, num_documents)`."""
-
-    def count(texts: Sequence[str]) -> sparse.csr_matrix:
-        counted = count_terms(model.tokenizer, texts)
-        ids, counts = (torch.cat(parts).numpy() for parts in zip(*counted, strict=True))
-        borders = np.cumsum([0, *(len(row) for row, _ in counted)])
-        return sparse.csr_matrix((counts, ids, borders), shape=(len(texts), len(model.tokenizer)), dtype=np.float32)
-
-    documents, queries = count(list(retrieval_set.corpus.values())), count(list(retrieval_set.queries.values()))
-    num_containing = documents.getnnz(axis=0)
-    idf = np.log(1 + (documents.shape[0] - num_containing + 0.5) / (num_containing + 0.5))
-    lengths = np.asarray(documents.sum(axis=1)).ravel()
-    penalty = 1.2 * (0.25 + 0.75 * np.repeat(lengths, np.diff(documents.indptr)) / lengths.mean())
-    documents.data = documents.data * 2.2 / (documents.data + penalty) * idf[documents.indices]
-    queries.data[:] = 1
-    return np.asarray((queries @ documents.T).todense(), dtype=np.float32)
+def lexical_scores(model: SentenceTransformer, retrieval_set: RetrievalSet) -> np.ndarray:
+    """BM25 on whole texts over the bound of the query, of shape `(num_queries, num_documents)`."""
+    counts = count_documents(model.tokenizer, list(retrieval_set.corpus.values()))
+    terms = query_terms(model.tokenizer, list(retrieval_set.queries.values()))
+    statistics = Postings.of(counts).statistics
+    scores = np.concatenate([block for block, _ in lexical_blocks(terms, counts, statistics)], axis=1)
+    return scores * np.array([[lexical_scale(statistics, each, 1.0)] for each in terms], dtype=np.float32)
 
 
 def spread(vectors: np.ndarray, seed: int = 0) -> float:
@@ -151,53 +158,35 @@ def score_all_ways(
     """Every way to score a set, and the scores of its queries."""
     own = encoded.retrieval_set
     texts = list(own.queries.values()), list(own.corpus.values())
-    yield WORDS, score_ranking(BM25().rank(*texts, depth=RANKING_DEPTH), own)["ndcg@10"]
-    lexical = encoded.bm25 / np.maximum(encoded.bm25.max(axis=1, keepdims=True), 1e-9)
-
-    def parts(queries_and_documents: tuple[np.ndarray, np.ndarray], terms: CorpusTerms | None) -> tuple:
-        """Cosines of the dense parts, and what corpus part and BM25 add to them."""
-        queries, documents = queries_and_documents
-        width = spread(documents)
-        added = 0.0 if terms is None else encoded.queries.part(terms) @ encoded.documents.part(terms).T
-        return queries @ documents.T, WEIGHT_PER_SPREAD * width * added, HYBRID_WEIGHT * width * lexical
-
+    yield WORDS, score_ranking(BM25(encoded.model.tokenizer).rank(*texts, depth=RANKING_DEPTH), own)["ndcg@10"]
     whole = len(own.corpus)
     plain = encoded.dense(None, 0, 0)
-    cosines, part, words = parts(plain, fit(own, whole, 0))
-    yield PLAIN, encoded.score(cosines)
-    yield PART_ALONE, encoded.score(cosines + part)
-    yield HYBRID, encoded.score(cosines + words)
+    yield PLAIN, encoded.search(plain)
+    yield PART_ALONE, encoded.search(encoded.with_part(plain, fit(own, whole, 0)))
+    yield HYBRID, encoded.search(plain, HYBRID_WEIGHT)
     whitening = fit_whitening(plain[1][sample_documents(range(whole), 512, seed=0)])
     yield WHITENED, encoded.score(whitening(plain[0]) @ whitening(plain[1]).T)
     pooled = encoded.dense(own, whole, 0)
-    yield POOLED, encoded.score(pooled[0] @ pooled[1].T)
-    scores = []
-    for seed in SEEDS:
-        cosines, part, words = parts(pooled, fit(own, whole, seed))
-        scores.append(encoded.score(cosines + part))
-    yield OWN, mean_scores(scores)
-    yield HYBRID_OWN, encoded.score(cosines + part + words)
+    yield POOLED, encoded.search(pooled)
+    contextualized = [encoded.with_part(pooled, fit(own, whole, seed)) for seed in SEEDS]
+    yield OWN, mean_scores([encoded.search(vectors) for vectors in contextualized])
+    yield HYBRID_OWN, mean_scores([encoded.search(vectors, HYBRID_WEIGHT) for vectors in contextualized])
     scores = []
     for other in foreign_sets:
-        cosines, part, _ = parts(encoded.dense(other, len(other.corpus), 0), fit(other, len(other.corpus), 0))
-        scores.append(encoded.score(cosines + part))
+        size = len(other.corpus)
+        scores.append(encoded.search(encoded.with_part(encoded.dense(other, size, 0), fit(other, size, 0))))
     yield FOREIGN, mean_scores(scores)
     for size in SIZES:
         if size < whole:
-            scores = []
-            for seed in SEEDS:
-                cosines, part, _ = parts(encoded.dense(own, size, seed), fit(own, size, seed))
-                scores.append(encoded.score(cosines + part))
-            yield own_of(size), mean_scores(scores)
+            samples = [encoded.with_part(encoded.dense(own, size, seed), fit(own, size, seed)) for seed in SEEDS]
+            yield own_of(size), mean_scores([encoded.search(vectors) for vectors in samples])
 
 
 def own_scores(encoded: EncodedSet, fit: Callable[[RetrievalSet, int, int], CorpusTerms]) -> Scores:
     """Scores of the contextualized encoder on its own corpus, fitted once."""
     own = encoded.retrieval_set
-    queries, documents = encoded.dense(own, len(own.corpus), 0)
-    terms = fit(own, len(own.corpus), 0)
-    part = encoded.queries.part(terms) @ encoded.documents.part(terms).T
-    return encoded.score(queries @ documents.T + WEIGHT_PER_SPREAD * spread(documents) * part)
+    whole = len(own.corpus)
+    return encoded.search(encoded.with_part(encoded.dense(own, whole, 0), fit(own, whole, 0)))
 
 
 def make_fit(model: SentenceTransformer) -> Callable[[RetrievalSet, int, int], CorpusTerms]:
@@ -239,9 +228,17 @@ def score_settings(model: SentenceTransformer, retrieval_set: RetrievalSet) -> I
                 present = (encoded.queries.term_counts > 0) * 1e6
                 idf_part = embed_terms(terms, encoded.queries.term_ids, present).numpy() @ documents.T
                 yield f"queries by IDF, weight {weight}", encoded.score(cosines + weight * width * idf_part)
-    lexical = encoded.bm25 / np.maximum(encoded.bm25.max(axis=1, keepdims=True), 1e-9)
-    for weight in WEIGHTS:
-        yield f"hybrid, weight {weight}", encoded.score(plain[0] @ plain[1].T + weight * spread(plain[1]) * lexical)
+
+
+def score_hybrid_settings(model: SentenceTransformer, retrieval_set: RetrievalSet) -> Iterator[tuple[str, Scores]]:
+    """Weights of BM25 on a training domain, beside the plain and the contextualized encoder."""
+    encoded = EncodedSet(model, retrieval_set)
+    whole = len(retrieval_set.corpus)
+    plain, pooled = encoded.dense(None, 0, 0), encoded.dense(retrieval_set, whole, 0)
+    terms = make_fit(model)(retrieval_set, whole, 0)
+    for way, vectors in ((HYBRID, plain), (HYBRID_OWN, encoded.with_part(pooled, terms))):
+        for weight in HYBRID_WEIGHTS:
+            yield f"{way}, weight {weight}", encoded.search(vectors, weight)
 
 
 def measure(
@@ -264,24 +261,31 @@ def measure(
     return results
 
 
-def measure_settings(model: SentenceTransformer, domains: Sequence[str], data: Path, folder: Path) -> Results:
+def measure_settings(
+    model: SentenceTransformer,
+    domains: Sequence[str],
+    data: Path,
+    folder: Path,
+    num_documents: int = TRAINING_DOCUMENTS,
+    score: Callable[[SentenceTransformer, RetrievalSet], Iterator[tuple[str, Scores]]] = score_settings,
+) -> Results:
     """Scores of all settings on training domains, kept in a folder."""
     results: Results = {}
     for domain in tqdm(domains, desc=folder.name):
         path = folder / f"{domain}.json"
         if not path.exists():
-            retrieval_set = read_training_domain(data / "train" / f"{domain}.jsonl.gz", domain)
-            write_json(path, dict(score_settings(model, retrieval_set)))
+            retrieval_set = read_training_domain(data / "train" / f"{domain}.jsonl.gz", domain, num_documents)
+            write_json(path, dict(score(model, retrieval_set)))
         for way, scores in json.loads(path.read_text(encoding="utf-8")).items():
             results.setdefault(way, {})[domain] = scores
     return results
 
 
-def read_training_domain(path: Path, name: str) -> RetrievalSet:
+def read_training_domain(path: Path, name: str, num_documents: int) -> RetrievalSet:
     """A retrieval set of a sample of a domain's pairs."""
     with tempfile.TemporaryDirectory() as cache_folder:
         pairs = load_pairs(path, domain=name, cache_folder=cache_folder).shuffle(seed=SEEDS[0])
-        whole = retrieval_set_from_pairs(name, pairs.select(range(min(TRAINING_DOCUMENTS, len(pairs)))))
+        whole = retrieval_set_from_pairs(name, pairs.select(range(min(num_documents, len(pairs)))))
     queries = dict(list(whole.queries.items())[:TRAINING_QUERIES])
     return RetrievalSet(name, whole.corpus, queries, {query: whole.qrels[query] for query in queries})
 
@@ -310,10 +314,14 @@ def run(setting: Setting) -> list[Row]:
         folder = setting.workspace.runs / "corpus_part" / encoder
         domains = TRAINING_DOMAINS.get(encoder, ())
         available = [name for name in domains if (data / "train" / f"{name}.jsonl.gz").exists()]
-        parts = {
-            "train": measure_settings(model, available[:1] if setting.is_quick else available, data, folder / "train"),
-            "eval": measure(model, choose_sets(encoder, sets), sets, folder / "eval"),
-        }
+        available = available[:1] if setting.is_quick else available
+        parts = {"train": measure_settings(model, available, data, folder / "train")}
+        model.max_seq_length = HYBRID_TRAINING_LENGTH
+        parts["train, hybrid"] = measure_settings(
+            model, available, data, folder / "hybrid", HYBRID_TRAINING_DOCUMENTS, score_hybrid_settings
+        )
+        model.max_seq_length = MAX_LENGTH
+        parts["eval"] = measure(model, choose_sets(encoder, sets), sets, folder / "eval")
         for part, results in parts.items():
             rows += [
                 {"encoder": encoder, "part": part, "set": name, "way": way, "ndcg@10": percent(scores), "p": ""}
@@ -325,16 +333,18 @@ def run(setting: Setting) -> list[Row]:
 
 
 def significance_rows(encoder: str, results: Results) -> list[Row]:
-    """Points of the contextualized encoder above other ways, on each set and on all of them."""
-    names = list(results[OWN])
+    """Points of the contextualized encoder above other ways, with one vector and as a hybrid."""
+    tests = [("own above", OWN, way) for way in (PLAIN, FOREIGN, POOLED)]
+    tests += [("hybrid above", HYBRID_OWN, way) for way in (HYBRID, OWN)]
     rows = []
-    for title, group in {**{name: [name] for name in names}, "mean": names}.items():
-        for way in (PLAIN, FOREIGN, POOLED, HYBRID):
-            sides = [[results[each][name] for name in group] for each in (way, OWN)]
-            comparison = compare_scores(*sides)
-            points = 100 * comparison.difference
-            row = {"encoder": encoder, "part": "own above", "set": title, "way": way, "ndcg@10": points}
-            rows.append({**row, "p": comparison.p_value})
+    for part, better, way in tests:
+        names = [name for name in results.get(better, {}) if name in results[way]]
+        for title, group in {**{name: [name] for name in names}, "mean": names}.items():
+            if group:
+                sides = [[results[each][name] for name in group] for each in (way, better)]
+                comparison = compare_scores(*sides)
+                row = {"encoder": encoder, "part": part, "set": title, "way": way}
+                rows.append({**row, "ndcg@10": 100 * comparison.difference, "p": comparison.p_value})
     return rows
 
 
@@ -350,9 +360,11 @@ def report(rows: list[Row]) -> Page:
             f"{encoder}: {tests[PLAIN]['ndcg@10']:+.1f} over the plain model, {tests[FOREIGN]['ndcg@10']:+.1f} over "
             f"other corpora ({num_sets} sets)"
         )
-        sections.append(f"## {encoder}\n\n{sets_table(mine)}\n{means_table(mine)}\n{worse_sentence(mine)}")
+        tables = [sets_table(mine), means_table(mine), worse_sentence(mine), hybrid_table(mine)]
+        sections.append("\n".join([f"## {encoder}\n", *tables]))
     all_sections = "\n".join(sections)
     settings = "\n".join(f"{encoder}:\n\n{settings_table(select(rows, encoder=encoder))}" for encoder in encoders)
+    hybrid_settings = "\n".join(hybrid_settings_table(select(rows, encoder=encoder)) for encoder in encoders)
     text = f"""## Setting
 
 Frozen encoders, texts of {MAX_LENGTH} tokens, whole sets. BM25, the terms of the corpus part and hybrid search read
@@ -361,9 +373,9 @@ whole texts. All encoders but MiniLM are given by `--encoders`.
 - *own* is fitted to all documents of the set, the mean of {len(SEEDS)} seeds; *foreign* to all documents of another
   set, the mean of {NUM_FOREIGN_SETS} sets from other sources. {DIMENSIONS} dimensions, weight {WEIGHT_PER_SPREAD}
   standard deviations.
-- *hybrid* adds BM25 on word pieces, divided by the query's highest score, with weight {HYBRID_WEIGHT} standard
-  deviations.
-- *BM25* alone uses English words without stop words and plural endings.
+- *hybrid* adds BM25, divided by the highest score that a document could have for the query, with weight
+  {HYBRID_WEIGHT:g} standard deviations of the cosines; *contextualized hybrid* adds it to the contextualized encoder.
+- The terms of BM25 are word pieces, without stop words.
 
 {all_sections}
 ## Settings on training domains
@@ -372,7 +384,12 @@ Points of NDCG@10 above frequency pooling, mean over domains of {TRAINING_DOCUME
 the weights. The third column weighs the terms of a query by their inverse document frequency alone; it differs so
 little that queries and documents have one form.
 
-{settings}"""
+{settings}
+## Weights of BM25 on training domains
+
+Mean over domains of {HYBRID_TRAINING_DOCUMENTS} documents, texts of {HYBRID_TRAINING_LENGTH} tokens.
+
+{hybrid_settings}"""
     figures = {"gains": gains_figure(select(rows, encoder=encoders[0])), "sizes": sizes_figure(rows, encoders)}
     return Page(f"NDCG@10 of contextualized encoders. {'; '.join(findings)}.", text, figures)
 
@@ -436,15 +453,42 @@ def settings_table(rows: Sequence[Row]) -> str:
             gain(f"{DIMENSIONS} dimensions, weight {weight}"),
             gain(f"queries by IDF, weight {weight}"),
             *(gain(f"{size} dimensions, weight {weight}") for size in dimensions),
-            gain(f"hybrid, weight {weight}", PLAIN),
         ]
         for weight in WEIGHTS
     ]
     header = ["weight", f"{DIMENSIONS} dimensions", "queries by IDF", *(f"{size}" for size in dimensions)]
-    header += ["hybrid, above plain"]
     domains = len(next(iter(means.values())))
     title = f"{domains} domains; plain {fmean(means[PLAIN].values()):.1f}, frequency pooling {gain(POOLED, PLAIN)}."
     return f"{title}\n\n{markdown_table(header, lines)}"
+
+
+def hybrid_settings_table(rows: Sequence[Row]) -> str:
+    means = means_of(rows, "train, hybrid")
+    if not means:
+        return ""
+    ways = {"plain": HYBRID, "contextualized": HYBRID_OWN}
+    lines = [
+        [title, *(f"{fmean(means[f'{way}, weight {weight}'].values()):.2f}" for weight in HYBRID_WEIGHTS)]
+        for title, way in ways.items()
+    ]
+    title = f"{rows[0]['encoder']}, {len(next(iter(means.values())))} domains"
+    return markdown_table([title, *map(str, HYBRID_WEIGHTS)], lines)
+
+
+def hybrid_table(rows: Sequence[Row]) -> str:
+    """Hybrid search on the sets where it was measured, and what the contextualized encoder adds to it."""
+    means = means_of(rows)
+    names = list(means.get(HYBRID_OWN, {}))
+    if not names:
+        return ""
+    ways = (WORDS, PLAIN, OWN, HYBRID, HYBRID_OWN)
+    lines = []
+    for name in [*names, "mean"]:
+        cells = [means[way][name] if name != "mean" else fmean(means[way][each] for each in names) for way in ways]
+        tests = [select(rows, part="hybrid above", set=name, way=way)[0] for way in (HYBRID, OWN)]
+        shown = [cell for test in tests for cell in (f"{test['ndcg@10']:+.1f}", f"{test['p']:.4f}")]
+        lines.append([name, *(f"{cell:.1f}" for cell in cells), *shown])
+    return markdown_table(["set", *ways, "above hybrid", "p", "above own", "p"], lines)
 
 
 def gains_figure(rows: Sequence[Row]) -> Figure:

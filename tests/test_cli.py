@@ -212,10 +212,22 @@ def test_evaluate_shows_the_model_and_what_it_has_to_beat(retrieval_folders, tmp
     json_file = str(tmp_path / "scores.json")
     main(["evaluate", "minilm", "--data", *retrieval_folders, "--context", *contexts, "--json", json_file])
     output = capsys.readouterr().out
-    for row in ("BM25", "minilm |", "minilm whitened, foreign", "minilm contextualized, random", "animals context"):
-        assert row in output, output
-    assert "differs significantly from minilm (paired" in output
+    systems = ("BM25 |", "minilm |", "minilm hybrid |", "minilm whitened, foreign", "minilm contextualized, random")
+    for row in (*systems, "minilm contextualized hybrid, own context |", "animals context"):
+        assert f"| {row}" in output or row in output, output
+    assert "* differs significantly (paired randomisation test, p < 0.05). On the mean of the sets:" in output
+    # One vector is compared with one vector, and a hybrid with a hybrid.
+    assert "minilm contextualized, own context - minilm: " in output
+    assert "minilm contextualized hybrid, own context - minilm hybrid: " in output
+    assert "BM25 - " not in output and "- BM25" not in output
     assert Row("minilm whitened", "animals") in Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
+
+
+def test_own_and_foreign_contexts_are_the_default(retrieval_folders, capsys):
+    main(["evaluate", "minilm", "--data", *retrieval_folders])
+    output = capsys.readouterr().out
+    assert "| minilm contextualized, own context |" in output
+    assert "| minilm contextualized, foreign context |" in output
 
 
 def test_evaluate_takes_a_file_of_pairs(tmp_path, capsys):
@@ -247,8 +259,8 @@ def test_evaluate_makes_queries_from_a_corpus(corpus_file, tmp_path, capsys):
         "On this proxy, contextualizing makes no significant difference: it changes NDCG@10 by "
     )
     rows = Evaluation.from_json((tmp_path / "scores.json").read_text()).rows
-    contextual = [Row(f"minilm {kind}", "own") for kind in ("whitened", "contextualized")]
-    assert rows == [Row("BM25"), Row("minilm"), *contextual]
+    contextual = [Row(f"minilm {kind}", "own") for kind in ("whitened", "contextualized", "contextualized hybrid")]
+    assert rows == [Row("BM25"), Row("minilm"), Row("minilm hybrid"), *contextual]
 
 
 def test_a_proxy_of_sentences_is_called_so(tmp_path, capsys):

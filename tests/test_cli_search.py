@@ -107,15 +107,27 @@ def test_a_model_gets_the_context_of_its_index_once(corpus_file, tmp_path, monke
     assert len(built) == 3
 
 
-def test_side_by_side_shows_the_model_without_context(index, capsys, tmp_path):
-    for is_first in (True, False):
-        main(["search", index, "Who barks?", "--side-by-side"])
-        output = capsys.readouterr().out
-        assert ("Encoding the 3 documents without a context" in output) == is_first
-        row = next(line for line in output.splitlines() if line.startswith("  1"))
-        assert row.count("dog") >= 2
-        assert "with context" in output and "without context" in output
-    assert (tmp_path / "index.no-context" / "manifest.json").exists()
+def test_side_by_side_shows_the_model_alone_and_what_moved(index, capsys, tmp_path):
+    files = {path.name for path in tmp_path.iterdir()}
+    main(["search", index, "the night", "--side-by-side"])
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split() == ["this", "index", "its", "model", "alone"]
+    assert [line.split()[0] for line in lines if not line.lstrip().startswith("was")] == ["1", "2", "3"]
+    main(["search", index, "the night", "--side-by-side", "--json", "--depth", "2"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["query"] == "the night" and len(found["hits"]) == len(found["plain_hits"]) == 2
+    assert found["hits"][0]["document_id"] == "owl" and "night" in found["hits"][0]["terms"]
+    moved = [line for line in lines if line.lstrip().startswith("was")]
+    assert bool(moved) == any(hit["plain_rank"] != rank for rank, hit in enumerate(found["hits"], start=1))
+    assert {path.name for path in tmp_path.iterdir()} == files
+
+
+def test_hits_are_written_as_json(index, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("Who sleeps on the sofa?\n\nOwls\n"))
+    main(["search", index, "--depth", "1", "--json"])
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["query"], second["query"]) == ("Who sleeps on the sofa?", "Owls")
+    assert first["hits"][0].keys() == {"document_id", "score", "text"} and second["hits"][0]["document_id"] == "owl"
 
 
 def test_encode_writes_parquet_and_index_reads_it(corpus_file, tmp_path, capsys):
@@ -127,9 +139,8 @@ def test_encode_writes_parquet_and_index_reads_it(corpus_file, tmp_path, capsys)
     main(["search", str(tmp_path / "index"), "Who barks?", "--depth", "1"])
     assert "dog" in capsys.readouterr().out
     assert vectors.exists()
-    with pytest.raises(SystemExit):
-        main(["search", str(tmp_path / "index"), "Who barks?", "--side-by-side"])
-    assert "made without a context, so both sides would be the same" in capsys.readouterr().err
+    main(["search", str(tmp_path / "index"), "Who barks?", "--side-by-side"])
+    assert "its model alone" in capsys.readouterr().out
 
 
 def test_a_contextual_checkpoint_is_indexed_and_found_again_by_its_path(corpus_file, tmp_path, capsys):

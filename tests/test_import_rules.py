@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "encoding": {"modeling", "data", "contextual_models", "vectors", "processes"},
     "batching": {"data", "processes"},
     "evaluation": {"modeling", "data", "contextual_models", "vectors", "lazy"},
-    "index": {"modeling", "data", "contextual_models", "vectors", "encoding", "lazy"},
+    "index": {"modeling", "data", "contextual_models", "vectors", "encoding", "evaluation", "lazy"},
     "onnx": {"modeling", "contextual_models"},
     "model_card": {"evaluation"},
     "hub": {"model_card"},

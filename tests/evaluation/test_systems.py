@@ -10,6 +10,7 @@ from cde_hf.evaluation import (
     ContextualEmbedder,
     ContextualModelEmbedder,
     Embedder,
+    Hybrid,
     Ranker,
     SentenceTransformerEmbedder,
 )
@@ -21,7 +22,8 @@ def test_each_system_has_its_kind(minilm):
     assert isinstance(plain, Embedder) and not isinstance(plain, ContextualEmbedder)
     for system in (WhitenedEmbedder(plain), ContextualModelEmbedder(contextualize(minilm, None), "frequency pooling")):
         assert isinstance(system, ContextualEmbedder) and not isinstance(system, Ranker)
-    assert isinstance(BM25(), Ranker) and not isinstance(BM25(), Embedder)
+    for system in (BM25(minilm.tokenizer), Hybrid(plain, minilm.tokenizer)):
+        assert isinstance(system, Ranker) and not isinstance(system, Embedder)
 
 
 def test_queries_and_documents_get_their_prompts(minilm):

@@ -45,6 +45,10 @@ def test_sets_are_judged_by_holms_procedure():
 
 def test_own_is_tested_against_other_ways():
     ways = dict.fromkeys((PLAIN, FOREIGN, corpus_part.POOLED, corpus_part.HYBRID), {"zoo": {"q1": 0.2, "q2": 0.4}})
-    rows = corpus_part.significance_rows("e", {**ways, OWN: {"zoo": {"q1": 0.3, "q2": 0.5}}})
+    own, hybrid = {"zoo": {"q1": 0.3, "q2": 0.5}}, {"zoo": {"q1": 0.4, "q2": 0.6}}
+    rows = corpus_part.significance_rows("e", {**ways, OWN: own, corpus_part.HYBRID_OWN: hybrid})
+    above = {row["way"]: row["ndcg@10"] for row in rows if row["part"] == "hybrid above"}
+    assert above == {corpus_part.HYBRID: pytest.approx(20.0), OWN: pytest.approx(10.0)}
+    rows = [row for row in rows if row["part"] == "own above"]
     assert {row["set"] for row in rows} == {"zoo", "mean"}
     assert all(row["ndcg@10"] == pytest.approx(10.0) for row in rows)

@@ -93,7 +93,7 @@ def test_queries_are_encoded_with_the_context_of_the_index(kind, minilm, cde_che
     foreign = other.encode_query(QUERIES, normalize_embeddings=True)
     assert np.abs(foreign - own.encode_query(QUERIES, normalize_embeddings=True)).max() > 1e-3
     index = ContextualIndex.load(tmp_path / "index", other)
-    for hits, scores in zip(index.search_batch(QUERIES, depth=4), expected, strict=True):
+    for hits, scores in zip(index.search_batch(QUERIES, depth=4, hybrid=False), expected, strict=True):
         np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1], atol=1e-5)
     np.testing.assert_array_equal(other.encode_query(QUERIES, normalize_embeddings=True), foreign)
 

@@ -43,7 +43,12 @@ class QdrantServer(ThreadingHTTPServer):
             case ("GET", "exists"):
                 return {"exists": self.client.collection_exists(name)}
             case ("PUT",):
-                return self.client.create_collection(name, models.CreateCollection(**body).vectors)
+                request = models.CreateCollection(**body)
+                return self.client.create_collection(
+                    name, request.vectors, sparse_vectors_config=request.sparse_vectors
+                )
+            case ("DELETE",):
+                return self.client.delete_collection(name)
             case ("PUT", "points"):
                 return self.client.upsert(name, models.PointsList(**body).points).model_dump(mode="json")
             case ("POST", "points"):
@@ -53,7 +58,11 @@ class QdrantServer(ThreadingHTTPServer):
             case ("POST", "points", "query"):
                 request = models.QueryRequest(**body)
                 found = self.client.query_points(
-                    name, query=request.query, limit=request.limit, with_payload=request.with_payload
+                    name,
+                    query=request.query,
+                    prefetch=request.prefetch,
+                    limit=request.limit,
+                    with_payload=request.with_payload,
                 )
                 return found.model_dump(mode="json")
             case ("POST", "points", "count"):
@@ -80,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
             result = server.answer(self.command, parts, json.loads(body) if body else {})
         return self.reply(200, {"result": result, "status": "ok", "time": 0.0})
 
-    do_GET = do_PUT = do_POST = handle_call  # noqa: N815
+    do_GET = do_PUT = do_POST = do_DELETE = handle_call  # noqa: N815
 
     def reply(self, status, answer):
         content = json.dumps(answer).encode()
@@ -138,13 +147,16 @@ def test_the_calls_are_those_of_the_rest_interface(server, index):
     assert server.calls == [
         ("GET", "/collections/matter-context/exists", ""),
         ("GET", "/collections/matter/exists", ""),
+        ("GET", "/collections/matter-context/exists", ""),
+        ("PUT", "/collections/matter-context", ""),
+        ("PUT", "/collections/matter-context/points", "wait=true"),
         ("PUT", "/collections/matter", ""),
         ("PUT", "/collections/matter/points", "wait=true"),
         ("PUT", "/collections/matter/points", "wait=true"),
         ("GET", "/collections/matter-context/exists", ""),
-        ("PUT", "/collections/matter-context", ""),
         ("PUT", "/collections/matter-context/points", "wait=true"),
         ("POST", "/collections/matter/points/query", ""),
+        ("POST", "/collections/matter/points", ""),
         ("POST", "/collections/matter/points/delete", "wait=true"),
     ]
 
@@ -175,18 +187,25 @@ def test_a_failing_server_is_named_by_every_call(server, index, minilm, failure,
 
 
 @pytest.mark.parametrize(("failure", "error", "message"), FAILURES)
-def test_an_upload_that_failed_resumes(server, index, minilm, failure, error, message):
-    server.failure, server.num_good = failure, 4  # the first documents are there, the last ones not
+def test_an_upload_that_failed_begins_again(server, index, minilm, failure, error, message):
+    server.failure, server.num_good = failure, 7  # the first documents are there, the last ones not
     with pytest.raises(error, match=message):
         QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     server.failure = None
     with pytest.raises(ValueError, match="found an incomplete upload"):
         QdrantIndex.open(server.url, "matter", minilm)
+    assert server.client.count("matter").count == 3
     uploaded = QdrantIndex.upload(index, server.url, "matter", batch_size=3)
     assert len(uploaded) == 4
     assert [hit.document_id for hit in uploaded.search(QUERIES[1])] == [
         hit.document_id for hit in index.search(QUERIES[1])
     ]
+
+
+def test_the_scheme_of_a_url_may_have_capital_letters(server, index, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(QdrantIndex.upload(index, server.url.replace("http", "HTTP"), "matter")) == 4
+    assert server.client.count("matter").count == 4 and not list(tmp_path.iterdir())
 
 
 def test_a_server_that_is_not_there_is_named(index):

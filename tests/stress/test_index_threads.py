@@ -2,18 +2,23 @@
 Threads search an index beside one that adds, deletes and saves.
 
 Every score is the inner product with the vector of that id, every id was live at some time during its search, and no
-id that was live all the time and is nearer was missed by exact search.
+id that was live all the time and is nearer was missed by exact search. In hybrid search, BM25 by the statistics of one
+fit is added to all scores of a search.
 """
 
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from cde_hf import ContextualIndex
+from cde_hf.evaluation.bm25 import query_terms
 from cde_hf.index.state import IndexState
+from cde_hf.index.terms import AddedTerms
+from cde_hf.modeling.term_vectors import count_documents, saturate
 from cde_hf.vectors import vector_origin
 
 
@@ -91,10 +96,15 @@ class Searcher(threading.Thread):
             self.num_searches += 1
             self.check(query, hits, start, end)
 
+    def right_scores(self, names, query, scores):
+        """What the scores should be, as a function of names."""
+        return lambda names: np.stack([self.ledger.vectors[name] for name in names]) @ query
+
     def check(self, query, hits, start, end):
         names = [hit.document_id for hit in hits]
         scores = np.array([hit.score for hit in hits])
-        right = np.stack([self.ledger.vectors[name] for name in names]) @ query
+        score_of = self.right_scores(names, query, scores)
+        right = score_of(names)
         if len(set(names)) != DEPTH:
             self.errors.append(f"{names} are not {DEPTH} documents")
         if np.abs(scores - right).max() > 1e-5 or (np.diff(scores) > 0).any():
@@ -105,9 +115,42 @@ class Searcher(threading.Thread):
             self.errors.append(f"{dead} were not in the index")
         if self.is_exact and self.num_searches % 50 == 0:
             others = [name for name in list(self.ledger.lives) if self.ledger.was_always_live(name, start, end)]
-            nearer = np.stack([self.ledger.vectors[name] for name in others]) @ query > scores.min() + 1e-5
+            nearer = score_of(others) > scores.min() + 1e-5
             if missed := {name for name, is_nearer in zip(others, nearer, strict=True) if is_nearer} - set(names):
                 self.errors.append(f"{missed} were missed")
+
+
+class HybridSearcher(Searcher):
+    """Searches for texts, with all statistics that the index ever had at hand."""
+
+    def __init__(self, *args, queries, fits):
+        super().__init__(*args)
+        self.queries, self.fits = queries, fits
+
+    def search(self):
+        texts = self.generator.choice(list(self.queries), 2, replace=False).tolist()
+        start = time.perf_counter()
+        found = self.index.search_batch(texts, depth=DEPTH, hybrid=True)
+        end = time.perf_counter()
+        for text, hits in zip(texts, found, strict=True):
+            self.num_searches += 1
+            self.check(text, hits, start, end)
+
+    def right_scores(self, names, query, scores):
+        vector, term_ids = self.queries[query]
+
+        def score_by(fit, names):
+            statistics = fit.postings.statistics
+            counts = count_documents(self.index.model.tokenizer, texts_of(names))
+            lengths = np.asarray(counts.sum(axis=1))
+            weights = saturate(counts[:, term_ids].toarray(), lengths, statistics.mean_length)
+            bm25 = weights @ statistics.idf[term_ids]
+            dense = np.stack([self.ledger.vectors[name] for name in names]) @ vector
+            return dense + fit.weight * bm25 / (2.2 * statistics.idf[term_ids].sum())
+
+        differences = {index: np.abs(score_by(fit, names) - scores).max() for index, fit in enumerate(self.fits)}
+        best = min(differences, key=differences.get)
+        return lambda names: score_by(self.fits[best], names)
 
 
 class Reader(threading.Thread):
@@ -142,7 +185,7 @@ def texts_of(names):
     return [f"text of {name}" for name in names]
 
 
-def run(kind, model, folder, seconds, seed, indexes):
+def run(kind, model, folder, seconds, seed, indexes, make_searcher=Searcher, min_searches=100):
     """Searches, changes, saves and opens an index in many threads. Returns what went wrong."""
     ledger, is_over = Ledger(seed), threading.Event()
     origin = vector_origin(model)
@@ -157,7 +200,7 @@ def run(kind, model, folder, seconds, seed, indexes):
     ledger.add(ledger.new_documents(NUM_DOCUMENTS), build)
     index = indexes[0]
     index.save(folder)
-    searchers = [Searcher(index, ledger, kind == "flat", seed + number, is_over) for number in range(NUM_THREADS)]
+    searchers = [make_searcher(index, ledger, kind == "flat", seed + number, is_over) for number in range(NUM_THREADS)]
     threads = [*searchers, Reader(folder, model, ledger, is_over)]
     for thread in threads:
         thread.start()
@@ -182,12 +225,48 @@ def run(kind, model, folder, seconds, seed, indexes):
     errors = [error for thread in threads for error in thread.errors]
     if sorted(index.document_ids) != sorted(ledger.live):
         errors.append("the index has other documents in the end")
-    return errors if num_searches > 100 else [*errors, "there were few searches"]
+    return errors if num_searches > min_searches else [*errors, "there were few searches"]
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
 def test_searches_beside_a_writer(kind, minilm, tmp_path, stress_seconds, stress_seed, often_interrupted):
     assert run(kind, minilm, tmp_path / "index", stress_seconds, stress_seed, []) == []
+
+
+@pytest.fixture
+def hybrid_searcher(minilm, monkeypatch):
+    """Makes searchers that know the terms of every fit. Vectors have the width of the model."""
+    monkeypatch.setattr(f"{__name__}.DIM", 384)
+    texts = [f"What is the text of d{number}, and of d{2 * number}?" for number in range(20, 40)]
+    vectors = minilm.encode_query(texts, normalize_embeddings=True)
+    terms = query_terms(minilm.tokenizer, texts)
+    queries = {text: pair for text, *pair in zip(texts, vectors, terms, strict=True)}
+    fits, with_postings = [], IndexState._with_postings
+
+    def remember(state, postings):
+        state = with_postings(state, postings)
+        fits.append(state.terms)
+        return state
+
+    monkeypatch.setattr(IndexState, "_with_postings", remember)
+    return partial(HybridSearcher, queries=queries, fits=fits)
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
+def test_hybrid_searches_beside_a_writer(
+    kind, minilm, tmp_path, stress_seconds, stress_seed, often_interrupted, hybrid_searcher
+):
+    # Encoding takes its time, so these run longer and search less.
+    errors = run(kind, minilm, tmp_path / "index", 3 * stress_seconds, stress_seed, [], hybrid_searcher, 20)
+    assert errors == [] and len(hybrid_searcher.keywords["fits"]) > 1
+
+
+def test_a_hybrid_search_by_the_statistics_of_two_fits_is_noticed(
+    minilm, tmp_path, stress_seed, often_interrupted, hybrid_searcher, monkeypatch
+):
+    fits, scores_of = hybrid_searcher.keywords["fits"], AddedTerms.scores
+    monkeypatch.setattr(AddedTerms, "scores", lambda added, ids, _: scores_of(added, ids, fits[0].postings.statistics))
+    assert run("flat", minilm, tmp_path / "index", 60, stress_seed, [], hybrid_searcher, 0)
 
 
 def test_a_search_that_reads_two_states_is_noticed(minilm, tmp_path, stress_seed, often_interrupted, monkeypatch):
@@ -199,13 +278,13 @@ def test_a_search_that_reads_two_states_is_noticed(minilm, tmp_path, stress_seed
 def test_queries_and_documents_are_encoded_at_the_same_time(minilm, stress_seconds):
     index = ContextualIndex.build(minilm, {f"d{number}": f"The number {number}." for number in range(20)})
     queries = [f"{'What follows ' * length}number {length}?" for length in range(1, 9)]
-    expected = [[hit.score for hit in hits] for hits in index.search_batch(queries, depth=5)]
+    expected = [[hit.score for hit in hits] for hits in index.search_batch(queries, depth=5, hybrid=False)]
     errors = []
     deadline = time.perf_counter() + stress_seconds
 
     def search(number):
         while time.perf_counter() < deadline and not errors:
-            hits = index.search(queries[number], depth=25)
+            hits = index.search(queries[number], depth=25, hybrid=False)
             scores = [hit.score for hit in hits if hit.document_id.startswith("d")][:5]
             if not np.allclose(scores, expected[number], atol=1e-5):
                 errors.append((scores, expected[number]))

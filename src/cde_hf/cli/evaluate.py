@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     CORPUS_HELP,
@@ -20,14 +20,16 @@ from .common import (
 
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
     from .. import Evaluation
     from ..data import PseudoRetrievalSet
 
 
 def evaluate(args: argparse.Namespace) -> None:
     """Scores models on retrieval sets."""
-    from .. import BM25, load_retrieval_set
     from .. import evaluate as evaluate_systems
+    from .. import load_retrieval_set
     from ..data import load_documents, parse_columns, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
     from ..evaluation.metrics import METRICS
@@ -41,26 +43,30 @@ def evaluate(args: argparse.Namespace) -> None:
         pseudo_retrieval_set(f"{path.name} (proxy)", str(path), text_column=args.text_column, seed=args.seed)
         for path in args.corpus
     ]
-    paths = [Path(context) for context in args.context if context not in CONTEXTS]
+    paths = [Path(context) for context in args.context or () if context not in CONTEXTS]
     if len({path.name for path in paths}) < len(paths):
         raise ValueError(f"Files of `--context` need different names, got {' '.join(map(str, paths))}. Rename one.")
-    systems = [BM25()]
-    for name in [args.model, *args.compare]:
-        systems += _systems(name, args)
+    contexts = args.context or (["own", "foreign"] if len(retrieval_sets) + len(proxies) > 1 else ["own"])
+    systems, compared_with = _systems([args.model, *args.compare], args)
     evaluation = evaluate_systems(
         systems,
         [*retrieval_sets, *proxies],
-        contexts=[context for context in args.context if context in CONTEXTS],
+        contexts=[context for context in contexts if context in CONTEXTS],
         other_contexts={path.name: load_documents(path) for path in paths},
         context_size=args.context_size,
         seed=args.seed,
     )
-    baseline = next(row for row in evaluation.rows if row.system == Path(args.model).name)
+    first = {row.system: row for row in reversed(evaluation.rows)}
+    baselines = {row: first[compared_with[row.system]] for row in evaluation.rows if row.system in compared_with}
     if proxies:
         say(_describe_proxies(proxies))
     for metric in args.metrics:
-        say(evaluation.to_markdown(metric, baseline=baseline))
-    say(f"* differs significantly from {baseline} (paired randomisation test, p < 0.05)")
+        say(evaluation.to_markdown(metric, baseline=baselines))
+    say("* differs significantly (paired randomisation test, p < 0.05). On the mean of the sets:")
+    for row, baseline in baselines.items():
+        if row != baseline:
+            comparison = evaluation.compare(baseline, row, metric=args.metrics[0])
+            say(f"{row} - {baseline}: {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})")
     if args.json is not None:
         evaluation.save(args.json)
         say(f"Wrote {args.json}.")
@@ -110,24 +116,45 @@ def contextualize(args: argparse.Namespace) -> None:
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
 
 
-def _systems(name: str, args: argparse.Namespace) -> list:
-    """The rows of a model: a contextual model; or a plain model unchanged, whitened and contextualized."""
-    from .. import ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
+def _systems(names: Sequence[str], args: argparse.Namespace) -> tuple[list, dict[str, str]]:
+    """
+    The systems of a table: BM25 on the tokens of the first model, and for each model its systems with one vector and
+    their hybrids. Also what each of these is compared with: one vector with one vector, a hybrid with a hybrid.
+    """
+    from .. import BM25, ContextualModelEmbedder, SentenceTransformerEmbedder, contextualize
     from ..contextual_models import find_contextual_module
-    from ..evaluation import RememberingEmbedder, WhitenedEmbedder
+    from ..evaluation import Hybrid, RememberingEmbedder, WhitenedEmbedder
+    from ..evaluation.systems import RememberingContextualEmbedder
 
-    model = load_model(name, args)
-    title = Path(name).name
-    if find_contextual_module(model) is not None:
-        return [ContextualModelEmbedder(model, title, batch_size=args.batch_size)]
-    plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
-    systems = [plain, WhitenedEmbedder(plain, f"{title} whitened")]
-    try:
-        contextualized = contextualize(model, None)
-        systems.append(ContextualModelEmbedder(contextualized, f"{title} contextualized", batch_size=args.batch_size))
-    except ValueError as error:
-        say(f"{title} is not contextualized: {error}")
-    return systems
+    systems: list = []
+    vectors: list[str] = []
+    hybrids: list[str] = []
+
+    def add(embedder: Any, tokenizer: Any) -> None:
+        hybrid = Hybrid(embedder, tokenizer)
+        systems.extend([embedder, hybrid])
+        vectors.append(embedder.name)
+        hybrids.append(hybrid.name)
+
+    def contextual(model: "SentenceTransformer", title: str) -> Any:
+        return RememberingContextualEmbedder(ContextualModelEmbedder(model, title, batch_size=args.batch_size))
+
+    for name in names:
+        model, title = load_model(name, args), Path(name).name
+        if not systems:
+            systems.append(BM25(model.tokenizer))
+        if find_contextual_module(model) is not None:
+            add(contextual(model, title), model.tokenizer)
+            continue
+        plain = RememberingEmbedder(SentenceTransformerEmbedder(model, title, batch_size=args.batch_size))
+        add(plain, model.tokenizer)
+        systems.append(WhitenedEmbedder(plain, f"{title} whitened"))
+        vectors.append(systems[-1].name)
+        try:
+            add(contextual(contextualize(model, None), f"{title} contextualized"), model.tokenizer)
+        except ValueError as error:
+            say(f"{title} is not contextualized: {error}")
+    return systems, dict.fromkeys(vectors, vectors[0]) | dict.fromkeys(hybrids, hybrids[0])
 
 
 def add_evaluate(commands: argparse._SubParsersAction) -> None:
@@ -159,7 +186,10 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     add_text_column_argument(command)
     command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
     command.add_argument(
-        "--context", nargs="+", default=["own"], help="own, foreign, random, none, or a file or folder of documents"
+        "--context",
+        nargs="+",
+        help="own, foreign, random, none, or a file or folder of documents (default: own, and foreign if there are "
+        "several sets)",
     )
     command.add_argument("--context-size", type=positive, help="context documents to sample (default: all)")
     command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")

@@ -1,10 +1,12 @@
 """The commands `encode`, `index` and `search`."""
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +27,12 @@ from .common import (
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from .. import ContextualIndex
     from ..encoding import EncodedCorpus
     from ..index import SearchHit
+    from ..index.side_by_side import ExplainedHit
 
 _COLUMN_WIDTH = 58
+_NUM_SHOWN_TERMS = 4
 
 
 def encode(args: argparse.Namespace) -> None:
@@ -63,19 +66,25 @@ def index(args: argparse.Namespace) -> None:
 def search(args: argparse.Namespace) -> None:
     """Searches an index for one query, or for every query that is typed."""
     from .. import ContextualIndex
+    from ..index.side_by_side import SideBySide
 
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
     found = ContextualIndex.load(args.index, load_model(name, args), verify=args.verify)
-    plain = _index_without_context(found, args) if args.side_by_side else None
-    queries = [args.query] if args.query is not None else _typed_queries()
+    both = SideBySide(found) if args.side_by_side else None
+    queries = [args.query] if args.query is not None else _typed_queries(shows_prompt=not args.json)
     for query in queries:
-        hits = found.search(query, depth=args.depth)
-        if plain is None:
-            say(_in_lines(hits))
+        if both is None:
+            hits = found.search(query, depth=args.depth)
+            say(_in_json(query, [asdict(hit) for hit in hits]) if args.json else _in_lines(hits))
+            continue
+        explained, plain_hits = both.search(query, depth=args.depth)
+        if args.json:
+            rows = [{**asdict(each.hit), "plain_rank": each.plain_rank, "terms": each.terms} for each in explained]
+            say(_in_json(query, rows, plain_hits=[asdict(hit) for hit in plain_hits]))
         else:
-            say(_in_columns(hits, plain.search(query, depth=args.depth)))
+            say(_in_columns(explained, plain_hits))
 
 
 def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
@@ -111,35 +120,11 @@ def _encode_on_ray(args: argparse.Namespace) -> "EncodedCorpus":
     )
 
 
-def _index_without_context(found: "ContextualIndex", args: argparse.Namespace) -> "ContextualIndex":
-    """Loads an index of the same documents without a context, which is built next to the index on first use."""
-    from .. import ContextualIndex
-    from ..contextual_models import without_context
-
-    if found.origin.context is None:
-        raise ValueError(
-            f"`{args.index}` was made without a context, so both sides would be the same. Leave out `--side-by-side`."
-        )
-    folder = args.index.with_name(f"{args.index.name}.no-context")
-    model = without_context(found.model)
-    if ContextualIndex.exists(folder):
-        plain = ContextualIndex.load(folder, model)
-        if plain.document_ids == found.document_ids:
-            return plain
-    if None in found.texts:
-        raise ValueError(
-            f"`{args.index}` has vectors without texts, which cannot be encoded again. Build the index from texts."
-        )
-    say(f"Encoding the {len(found):,} documents without a context, once.")
-    plain = ContextualIndex.build(model, dict(zip(found.document_ids, found.texts, strict=True)))
-    plain.save(folder)
-    return plain
-
-
-def _typed_queries() -> Iterator[str]:
+def _typed_queries(*, shows_prompt: bool) -> Iterator[str]:
     while True:
-        sys.stdout.write("> ")
-        sys.stdout.flush()
+        if shows_prompt:
+            sys.stdout.write("> ")
+            sys.stdout.flush()
         line = sys.stdin.readline()
         if not line:
             return
@@ -154,15 +139,23 @@ def _in_lines(hits: list["SearchHit"]) -> str:
     )
 
 
-def _in_columns(hits: list["SearchHit"], plain_hits: list["SearchHit"]) -> str:
-    cells = [
-        [f"{hit.score:.3f}  {_short(f'{hit.document_id}  {hit.text}', _COLUMN_WIDTH - 8)}" for hit in column]
-        for column in (hits, plain_hits)
-    ]
-    rows = [f"     {'with context':{_COLUMN_WIDTH}} without context"]
-    for rank, (left, right) in enumerate(zip(*cells, strict=True), start=1):
+def _in_columns(hits: list["ExplainedHit"], plain_hits: list["SearchHit"]) -> str:
+    rows = [f"     {'this index':{_COLUMN_WIDTH}} its model alone"]
+    for rank, (each, plain_hit) in enumerate(zip(hits, plain_hits, strict=True), start=1):
+        left, right = (
+            f"{hit.score:.3f}  {_short(f'{hit.document_id}  {hit.text}', _COLUMN_WIDTH - 8)}"
+            for hit in (each.hit, plain_hit)
+        )
         rows.append(f"{rank:3d}  {left:{_COLUMN_WIDTH}} {right}")
+        if each.plain_rank != rank:
+            terms = ", ".join(f"{term} {points:+.3f}" for term, points in list(each.terms.items())[:_NUM_SHOWN_TERMS])
+            rows.append(f"     was {each.plain_rank}{f': {_short(terms, _COLUMN_WIDTH)}' if terms else ''}")
     return "\n".join(rows)
+
+
+def _in_json(query: str, hits: list[dict], **others: list[dict]) -> str:
+    """A query and its hits on one line."""
+    return json.dumps({"query": query, "hits": hits, **others})
 
 
 def _short(text: str | None, width: int) -> str:
@@ -250,8 +243,9 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--side-by-side",
         action="store_true",
-        help="also show the results without a context; the first time, this encodes the documents again",
+        help="also show what the model finds alone among the best documents, and the terms that moved a document",
     )
+    command.add_argument("--json", action="store_true", help="write each query and its hits as JSON, on one line")
     command.add_argument("--model", help="model of the index, if it was moved")
     command.add_argument("--verify", action="store_true", help="first compare the hashes of all files of the index")
     add_trust_argument(command)

@@ -5,6 +5,7 @@ from .context_effects import ContextReport as ContextReport
 from .context_effects import context_report as context_report
 from .exact_search import Ranking as Ranking
 from .exact_search import search_vectors as search_vectors
+from .hybrid import Hybrid as Hybrid
 from .mteb_models import make_model_meta as make_model_meta
 from .result import Evaluation as Evaluation
 from .result import Row as Row

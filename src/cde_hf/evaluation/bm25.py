@@ -1,44 +1,139 @@
-"""BM25, the lexical baseline, with Lucene's formula and defaults."""
+"""BM25 on the tokens of a model, with Lucene's formula and defaults."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-import bm25s
 import numpy as np
+from scipy import sparse
+from transformers import PreTrainedTokenizerBase
 
-from .exact_search import Ranking
+from ..modeling.term_vectors import (
+    MAX_WEIGHT,
+    count_documents,
+    count_terms,
+    inverse_document_frequencies,
+    length_penalty,
+)
+from .exact_search import Ranking, best_documents
+
+
+_DOCUMENTS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class TermStatistics:
+    """
+    What BM25 knows of a corpus. Documents without terms do not count.
+
+    Args:
+        idf (`np.ndarray` of shape `(vocab_size,)`):
+            Inverse document frequency of each token. A token that no document contains has the largest one.
+        mean_length (`float`):
+            Mean number of tokens of a document.
+    """
+
+    idf: np.ndarray
+    mean_length: float
+
+    def bound(self, term_ids: np.ndarray) -> float:
+        """What no document's score for a query of these terms can exceed."""
+        return MAX_WEIGHT * float(self.idf[term_ids].sum())
+
+
+class Postings:
+    """
+    How often documents contain terms, term by term. The arrays may be memory-mapped files.
+
+    Args:
+        counts (`np.ndarray` of shape `(num_postings,)`):
+            How often a document contains a term.
+        rows (`np.ndarray` of shape `(num_postings,)`):
+            The document. Those of a term are in ascending order.
+        starts (`np.ndarray` of shape `(vocab_size + 1,)`):
+            Where each term's postings start.
+        lengths (`np.ndarray` of shape `(num_documents,)`):
+            Number of tokens of each document.
+    """
+
+    def __init__(self, counts: np.ndarray, rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray):
+        self.counts, self.rows, self.starts, self.lengths = counts, rows, starts, lengths
+
+    @classmethod
+    def of(cls, counts: sparse.csr_matrix) -> "Postings":
+        """Sorts the output of [`count_documents`] by terms."""
+        by_term = counts.tocsc()
+        lengths = np.asarray(counts.sum(axis=1), dtype=np.float32).ravel()
+        rows = by_term.indices.astype(np.int32, copy=False)
+        return cls(by_term.data.astype(np.float32, copy=False), rows, by_term.indptr, lengths)
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.lengths)
+
+    @property
+    def matrix(self) -> sparse.csr_matrix:
+        """The counts of shape `(num_documents, vocab_size)`."""
+        shape = (len(self), len(self.starts) - 1)
+        return sparse.csc_matrix((self.counts, self.rows, self.starts), shape=shape).tocsr()
+
+    @cached_property
+    def statistics(self) -> TermStatistics:
+        """The statistics of these documents."""
+        num_documents = int(np.count_nonzero(self.lengths))
+        mean_length = float(self.lengths.sum(dtype=np.float64)) / max(1, num_documents)
+        return TermStatistics(inverse_document_frequencies(np.diff(self.starts), num_documents), mean_length)
+
+    def scores(self, term_ids: np.ndarray, statistics: TermStatistics) -> np.ndarray:
+        """The BM25 score of each document for a query of some distinct terms, of shape `(num_documents,)`."""
+        scores = np.zeros(len(self), dtype=np.float32)
+        penalties = length_penalty(self.lengths, max(statistics.mean_length, 1.0))
+        for term_id in term_ids.tolist():
+            part = slice(self.starts[term_id], self.starts[term_id + 1])
+            rows, counts = self.rows[part].astype(np.intp), self.counts[part]
+            # In place and with rows that are converted once: frequent terms are in most documents.
+            weights = penalties[rows]
+            weights += counts
+            np.divide(counts, weights, out=weights)
+            weights *= MAX_WEIGHT * statistics.idf[term_id]
+            np.add.at(scores, rows, weights)
+        return scores
+
+
+def query_terms(tokenizer: PreTrainedTokenizerBase, queries: Sequence[str]) -> list[np.ndarray]:
+    """The distinct tokens of each query."""
+    return [term_ids.numpy() for term_ids, _ in count_terms(tokenizer, queries)] if queries else []
 
 
 class BM25:
     """
-    A [`Ranker`] that compares words: BM25 on lower-case words without English stop words and plural endings.
+    A [`Ranker`] that compares tokens: BM25 on complete texts, with the tokens of a model as terms and no stop words.
 
     Args:
+        tokenizer (`PreTrainedTokenizerBase`):
+            The tokenizer, such as `model.tokenizer`.
         name (`str`, *optional*, defaults to `"BM25"`):
             Name of its row in a table.
-        saturation (`float`, *optional*, defaults to `1.2`):
-            How fast repetitions of a word saturate: BM25's `k1`.
-        length_normalization (`float`, *optional*, defaults to `0.75`):
-            How strongly long documents are penalised: BM25's `b`.
 
     Example:
 
     ```python
-    >>> ranking = BM25().rank(["barking dogs"], ["The cat sleeps.", "A dog barks.", ""], depth=2)
-    >>> ranking.document_indices.tolist()
+    >>> from cde_hf import BM25, model_path
+    >>> from transformers import AutoTokenizer
+    >>> bm25 = BM25(AutoTokenizer.from_pretrained(model_path("minilm")))
+    >>> bm25.rank(["barking dogs"], ["The cat sleeps.", "A dog barks at dogs.", ""], depth=2).document_indices.tolist()
     [[1, -1]]
 
     ```
     """
 
-    def __init__(self, name: str = "BM25", *, saturation: float = 1.2, length_normalization: float = 0.75):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, name: str = "BM25"):
+        self.tokenizer = tokenizer
         self.name = name
-        self.saturation = saturation
-        self.length_normalization = length_normalization
 
     def rank(self, queries: Sequence[str], documents: Sequence[str], *, depth: int) -> Ranking:
         """
-        Ranks the documents that share a word with a query.
+        Ranks the documents that share a token with a query.
 
         Args:
             queries (`Sequence[str]`):
@@ -48,49 +143,21 @@ class BM25:
             depth (`int`):
                 Number of documents to return for each query.
         """
-        shape = (len(queries), min(depth, len(documents)))
-        tokens = _tokenize(documents)
-        if not tokens.vocab:
-            return Ranking(np.full(shape, -1), np.zeros(shape))
-        index = bm25s.BM25(k1=self.saturation, b=self.length_normalization, method="lucene")
-        index.index(tokens, show_progress=False)
-        known_words = [
-            [word for word in words if word in tokens.vocab] for words in _tokenize(queries, return_ids=False)
-        ]
-        results = index.retrieve(known_words, k=shape[1], show_progress=False)
-        return Ranking(np.where(results.scores > 0, results.documents, -1), results.scores)
+        terms = query_terms(self.tokenizer, queries)
+        counts = count_documents(self.tokenizer, documents)
+        statistics = Postings.of(counts).statistics
+        found = best_documents((block for block, _ in lexical_blocks(terms, counts, statistics)), depth=depth)
+        return Ranking(np.where(found.scores > 0, found.document_indices, -1), found.scores)
 
 
-def _tokenize(texts: Sequence[str], *, return_ids: bool = True) -> Any:
-    """Splits texts into words: a `bm25s.tokenization.Tokenized` with ids, or a list of words for each text."""
-    return bm25s.tokenize(
-        list(texts), stopwords="en", stemmer=_strip_plurals, return_ids=return_ids, show_progress=False
-    )
+def lexical_blocks(
+    terms: Sequence[np.ndarray], counts: sparse.csr_matrix, statistics: TermStatistics
+) -> Iterator[tuple[np.ndarray, slice]]:
+    """BM25 scores of queries of some terms for some thousand documents at once, and which documents they are."""
+    for start in range(0, counts.shape[0], _DOCUMENTS_AT_ONCE):
+        block = slice(start, min(start + _DOCUMENTS_AT_ONCE, counts.shape[0]))
+        postings = Postings.of(counts[block])
+        yield np.stack([postings.scores(term_ids, statistics) for term_ids in terms]), block
 
 
-def _strip_plurals(words: list[str]) -> list[str]:
-    return [strip_plural(word) for word in words]
-
-
-def strip_plural(word: str) -> str:
-    """
-    Removes the plural ending of an English word by the three rules of Harman's "S stemmer" (1991).
-
-    Example:
-
-    ```python
-    >>> [strip_plural(word) for word in ("queries", "corpora", "vectors", "glass", "corpus", "bees")]
-    ['query', 'corpora', 'vector', 'glass', 'corpus', 'bee']
-
-    ```
-    """
-    if word.endswith("ies") and not word.endswith(("eies", "aies")):
-        return word[:-3] + "y"
-    if word.endswith("es") and not word.endswith(("aes", "ees", "oes")):
-        return word[:-1]
-    if word.endswith("s") and not word.endswith(("us", "ss")):
-        return word[:-1]
-    return word
-
-
-__all__ = ["BM25", "strip_plural"]
+__all__ = ["BM25", "Postings", "TermStatistics", "lexical_blocks", "query_terms"]

@@ -5,10 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
-
-
-_QUERIES_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -52,22 +48,36 @@ def search_vectors(query_vectors: np.ndarray, document_blocks: Iterable[np.ndarr
     ```
     """
     queries = torch.from_numpy(np.ascontiguousarray(query_vectors, dtype=np.float32))
-    scores, indices = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
-    num_seen = 0
-    for block in document_blocks:
-        documents = torch.from_numpy(np.ascontiguousarray(block, dtype=np.float32))
-        parts = [_best_of_block(part, documents, depth) for part in queries.split(_QUERIES_AT_ONCE)]
-        scores = torch.cat([scores, torch.cat([part_scores for part_scores, _ in parts])], dim=1)
-        indices = torch.cat([indices, torch.cat([part_indices for _, part_indices in parts]) + num_seen], dim=1)
-        scores, places = scores.topk(min(depth, scores.shape[1]), dim=1)
-        indices = indices.gather(1, places)
-        num_seen += len(documents)
-    return Ranking(indices.numpy(), scores.numpy())
+    blocks = (torch.from_numpy(np.ascontiguousarray(block, dtype=np.float32)) for block in document_blocks)
+    return best_documents(((queries @ block.T).numpy() for block in blocks), depth=depth)
 
 
-def _best_of_block(queries: Tensor, documents: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    scores = queries @ documents.T  # (num_queries, num_documents)
-    return scores.topk(min(depth, len(documents)), dim=1)
+def best_documents(score_blocks: Iterable[np.ndarray], *, depth: int) -> Ranking:
+    """
+    Finds the documents with the largest scores.
+
+    Args:
+        score_blocks (iterable of `np.ndarray` of shape `(num_queries, num_documents)`):
+            Scores of the documents, some thousand at once.
+        depth (`int`):
+            Number of documents to return for each query; all of them if there are fewer.
+
+    Returns:
+        `Ranking`: The documents, numbered across all blocks.
+    """
+    best, num_seen = None, 0
+    for block in score_blocks:
+        scores, indices = torch.from_numpy(block).topk(min(depth, block.shape[1]), dim=1)
+        indices = indices + num_seen
+        num_seen += block.shape[1]
+        if best is not None:
+            scores, indices = torch.cat([best[0], scores], dim=1), torch.cat([best[1], indices], dim=1)
+            scores, places = scores.topk(min(depth, scores.shape[1]), dim=1)
+            indices = indices.gather(1, places)
+        best = scores, indices
+    if best is None:
+        raise ValueError("There are no documents to search in. Give at least one block.")
+    return Ranking(best[1].numpy(), best[0].numpy())
 
 
-__all__ = ["Ranking", "search_vectors"]
+__all__ = ["Ranking", "best_documents", "search_vectors"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -112,20 +113,22 @@ class Evaluation:
         scores = {name: {**self.scores[name], **other.scores[name]} for name in self.sets}
         return replace(self, scores=scores, foreign_sets={**self.foreign_sets, **other.foreign_sets})
 
-    def to_markdown(self, metric: str = "ndcg@10", *, baseline: Row | None = None) -> str:
+    def to_markdown(self, metric: str = "ndcg@10", *, baseline: Row | Mapping[Row, Row] | None = None) -> str:
         """
         Returns a table of the mean scores in percent, with a column for each set.
 
         Args:
             metric (`str`, *optional*, defaults to `"ndcg@10"`):
                 One of `"ndcg@10"`, `"mrr@10"` and `"recall@100"`.
-            baseline (`Row`, *optional*):
-                Scores that differ significantly from this row's score (p < 0.05) get a star.
+            baseline (`Row` or `Mapping[Row, Row]`, *optional*):
+                Scores that differ significantly from this row's score (p < 0.05) get a star. Or the row that each row
+                is compared with.
         """
+        baselines = dict.fromkeys(self.rows, baseline) if isinstance(baseline, Row) else baseline or {}
         columns = [*self.sets, None]
         lines = [f"| {metric} | {' | '.join(self.sets)} | mean |", "|---" * (len(columns) + 1) + "|"]
         for row in self.rows:
-            cells = [self._cell(row, name, metric, baseline) for name in columns]
+            cells = [self._cell(row, name, metric, baselines.get(row)) for name in columns]
             lines.append(f"| {row} | {' | '.join(cells)} |")
         return "\n".join(lines) + "\n"
 

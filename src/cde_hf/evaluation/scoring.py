@@ -1,6 +1,6 @@
 """Evaluates systems on retrieval sets. Contextual systems use the set's own context, a foreign one or none."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,6 +10,7 @@ from ..data import RetrievalSet, check_counts, check_seed
 from ..modeling import sample_documents
 from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
+from .hybrid import Hybrid
 from .metrics import RANKING_DEPTH, score_ranking
 from .result import Evaluation, Row, Scores
 from .systems import ContextualEmbedder, Embedder, Ranker
@@ -34,7 +35,7 @@ def evaluate(
     Evaluates every system on every retrieval set with exact search.
 
     Args:
-        systems (sequence of `Embedder`, `ContextualEmbedder` or `Ranker`):
+        systems (sequence of `Embedder`, `ContextualEmbedder`, `Ranker` or `Hybrid`):
             The systems. Contextual systems end up without a context.
         retrieval_sets (`Sequence[RetrievalSet]`):
             The sets.
@@ -109,18 +110,17 @@ def score_set(
         `Iterator[tuple[Row, Scores]]`: A row and its scores for each context if the system is contextual, otherwise
         one row.
     """
-    if isinstance(system, Ranker):
-        texts = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
-        yield Row(system.name), score_ranking(system.rank(*texts, depth=RANKING_DEPTH), retrieval_set)
-    elif isinstance(system, ContextualEmbedder):
-        for context, documents in contexts.items():
-            system.set_context(documents)
-            row = Row(system.name, context)
-            yield row, score_ranking(_search(system, retrieval_set, row), retrieval_set)
-        system.set_context(None)
-    else:
-        row = Row(system.name)
-        yield row, score_ranking(_search(system, retrieval_set, row), retrieval_set)
+    contextual = system if isinstance(system, ContextualEmbedder | Hybrid) else None
+    if isinstance(contextual, Hybrid) and not contextual.takes_context:
+        contextual = None
+    pairs: Iterable[tuple[str | None, Sequence[str] | None]] = contexts.items() if contextual else [(None, None)]
+    for context, documents in pairs:
+        if contextual is not None:
+            contextual.set_context(documents)
+        row = Row(system.name, context)
+        yield row, score_ranking(_rank(system, retrieval_set, row), retrieval_set)
+    if contextual is not None:
+        contextual.set_context(None)
 
 
 def sample_context(retrieval_set: RetrievalSet, context_size: int | None, seed: int) -> list[str]:
@@ -138,20 +138,20 @@ def _sample(texts: Sequence[str], context_size: int | None, seed: int) -> list[s
     return list(texts) if context_size is None else sample_documents(texts, context_size, seed=seed)
 
 
-def _search(embedder: Embedder, retrieval_set: RetrievalSet, row: Row) -> Ranking:
+def _rank(system: Embedder | Ranker, retrieval_set: RetrievalSet, row: Row) -> Ranking:
     queries, documents = list(retrieval_set.queries.values()), list(retrieval_set.corpus.values())
+    if isinstance(system, Ranker):
+        return system.rank(queries, documents, depth=RANKING_DEPTH)
     title = f"{retrieval_set.name}: {row}"
-    query_vectors = check_vectors(
-        embedder.embed_queries(queries), f"{embedder.name}'s queries", num_texts=len(queries)
-    )
+    query_vectors = check_vectors(system.embed_queries(queries), f"{system.name}'s queries", num_texts=len(queries))
 
     def document_blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(documents), desc=title, unit=" documents", leave=False) as progress:
             for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
                 block = documents[start : start + _DOCUMENTS_AT_ONCE]
-                name = f"{embedder.name}'s documents"
+                name = f"{system.name}'s documents"
                 yield check_vectors(
-                    embedder.embed_documents(block), name, num_texts=len(block), width=query_vectors.shape[1]
+                    system.embed_documents(block), name, num_texts=len(block), width=query_vectors.shape[1]
                 )
                 progress.update(len(block))
 

@@ -1,7 +1,7 @@
 """What can be evaluated: systems that embed texts, with or without a context, or rank documents."""
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -86,21 +86,48 @@ class RememberingEmbedder:
 
     Args:
         embedder (`Embedder`):
-            Embeds the texts. It must return the same vectors for the same texts.
+            Embeds the texts. It must return the same vectors for the same texts in the same context.
     """
 
     def __init__(self, embedder: Embedder):
         self.name = embedder.name
-        self._embed_queries = lru_cache(_NUM_BLOCKS)(embedder.embed_queries)
-        self._embed_documents = lru_cache(_NUM_BLOCKS)(embedder.embed_documents)
+        self._context: tuple[str, ...] | None = None
+        self._embed_queries = lru_cache(_NUM_BLOCKS)(partial(self._embed, embedder.embed_queries))
+        self._embed_documents = lru_cache(_NUM_BLOCKS)(partial(self._embed, embedder.embed_documents))
+
+    def _embed(
+        self, embed: Callable[[Sequence[str]], np.ndarray], texts: tuple[str, ...], _: tuple[str, ...] | None
+    ) -> np.ndarray:
+        return embed(texts)
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`."""
-        return self._embed_queries(tuple(texts)).copy()
+        return self._embed_queries(tuple(texts), self._context).copy()
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`."""
-        return self._embed_documents(tuple(texts)).copy()
+        return self._embed_documents(tuple(texts), self._context).copy()
+
+
+class RememberingContextualEmbedder(RememberingEmbedder):
+    """A [`ContextualEmbedder`] that caches the latest vectors of another one, in each of its contexts."""
+
+    def __init__(self, embedder: ContextualEmbedder):
+        super().__init__(embedder)
+        self._contextual = embedder
+        self._is_set = False
+
+    def set_context(self, documents: Sequence[str] | None) -> None:
+        """Sets the context documents, or removes the context. It is made when a text is embedded."""
+        self._context, self._is_set = None if documents is None else tuple(documents), False
+
+    def _embed(
+        self, embed: Callable[[Sequence[str]], np.ndarray], texts: tuple[str, ...], context: tuple[str, ...] | None
+    ) -> np.ndarray:
+        if not self._is_set:
+            self._contextual.set_context(context)
+            self._is_set = True
+        return embed(texts)
 
 
 __all__ = [
@@ -108,6 +135,7 @@ __all__ = [
     "ContextualModelEmbedder",
     "Embedder",
     "Ranker",
+    "RememberingContextualEmbedder",
     "RememberingEmbedder",
     "SentenceTransformerEmbedder",
 ]

@@ -12,16 +12,29 @@ from sentence_transformers import SentenceTransformer
 from ..contextual_models import get_context, load_if_path, with_context, with_own_context
 from ..data import Corpus, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
-from ..modeling.context import fingerprint
+from ..evaluation.bm25 import query_terms
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
 from .nearest import IndexKind, check_kind
 from .state import IndexState, SearchHit
 from .storage import INDEX, read_index, write_index
-from .vectors import check_origin, check_texts, encode_again, encode_documents, model_name, read_encoded
+from .terms import count_texts
+from .vectors import (
+    GIVE_THE_MODEL,
+    NO_TEXTS,
+    check_given,
+    check_origin,
+    check_texts,
+    check_unchanged,
+    encode_documents,
+    model_name,
+    model_of_index,
+    read_encoded,
+    refuse_one_id,
+    refuse_texts_without_ids,
+)
 
 
-_GIVE_THE_MODEL = "Give the model and context that they were made with."
 _SAVING = threading.Lock()  # the lock of a folder keeps out other processes alone
 
 
@@ -93,7 +106,8 @@ class ContextualIndex:
         document_ids, texts = ids_and_texts(documents)
         model = with_own_context(load_if_path(model), texts, seed=seed)
         vectors = encode_documents(model, texts, batch_size)
-        return cls(model, IndexState.build(vectors, document_ids, texts, kind))
+        counts = count_texts(model.tokenizer, texts)
+        return cls(model, IndexState.build(vectors, document_ids, texts, kind, counts=counts))
 
     @classmethod
     def from_vectors(
@@ -131,18 +145,10 @@ class ContextualIndex:
         """
         check_kind(kind)
         model = with_context(model, get_context(model))
-        own_origin = vector_origin(model)
         document_ids = check_ids(document_ids)
-        is_cosine = own_origin.similarity == "cosine"
-        checked = check_vectors(vectors, "the documents", num_texts=len(document_ids), is_cosine=is_cosine)
-        kept_texts = check_texts(texts, len(document_ids))
-        if origin is None:
-            encode_again(model, checked, kept_texts)
-        else:
-            check_origin(own_origin, origin, _GIVE_THE_MODEL)
-        if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
-            checked = checked.copy()
-        return cls(model, IndexState.build(checked, document_ids, kept_texts, kind))
+        checked, kept_texts = check_given(model, vectors, texts, origin, len(document_ids))
+        counts = count_texts(model.tokenizer, kept_texts)
+        return cls(model, IndexState.build(checked, document_ids, kept_texts, kind, counts=counts))
 
     @classmethod
     def from_encoded(
@@ -165,9 +171,10 @@ class ContextualIndex:
         check_kind(kind)
         if model is not encoded.model:
             model = with_context(model, encoded.context, encoded.origin.settings)
-        check_origin(vector_origin(model), encoded.origin, _GIVE_THE_MODEL)
+        check_origin(vector_origin(model), encoded.origin, GIVE_THE_MODEL)
         document_ids, texts, vectors = read_encoded(encoded)
-        return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind))
+        counts = count_texts(model.tokenizer, texts)
+        return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind, counts=counts))
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -191,39 +198,46 @@ class ContextualIndex:
         """A copy of the vectors, of shape `(num_documents, dim)`."""
         return self._state.vectors()
 
-    def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
+    def search(self, query: str, *, depth: int = 10, hybrid: bool | None = None) -> list[SearchHit]:
+        """
+        Returns the best documents for a query, best first. The query is encoded with the index's own context.
+
+        Args:
+            query (`str`):
+                The query.
+            depth (`int`, *optional*, defaults to `10`):
+                Number of documents to return.
+            hybrid (`bool`, *optional*):
+                Whether BM25 adds to the scores, on the model's tokens. Defaults to `True` if the index has texts.
+
+        Returns:
+            `list[SearchHit]`: The documents, fewer than `depth` if there are no more.
+        """
         if not isinstance(query, str):
             raise TypeError(
                 f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
             )
-        return self.search_batch([query], depth=depth)[0]
+        return self.search_batch([query], depth=depth, hybrid=hybrid)[0]
 
-    def search_batch(self, queries: Sequence[str], *, depth: int = 10, batch_size: int = 32) -> list[list[SearchHit]]:
-        """Returns the best documents for each of several queries, best first."""
+    def search_batch(
+        self, queries: Sequence[str], *, depth: int = 10, hybrid: bool | None = None, batch_size: int = 32
+    ) -> list[list[SearchHit]]:
+        """Returns the best documents for each of several queries, as [`ContextualIndex.search`] does."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
-        if fingerprint(self.model) != self.origin.model:
-            raise ValueError(
-                "The weights of the model have changed since the index was made, so its queries do not match the "
-                "vectors. Load the original model, or build the index again."
-            )
-        context = get_context(self.model)
-        if context is not self._checked_context:
-            if (None if context is None else context.hash) != self.origin.context:
-                raise ValueError(
-                    "The context of `index.model` was changed, so its queries do not match the vectors. Give it the "
-                    "context of the index, or load the index again."
-                )
-            self._checked_context = context
+        self._checked_context = check_unchanged(self.model, self.origin, self._checked_context)
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
-        return self.search_vectors(vectors, origin=self.origin, depth=depth)
+        state = self._state
+        if hybrid and state.terms is None:
+            raise ValueError(NO_TEXTS)
+        terms = None if hybrid is False or state.terms is None else query_terms(self.model.tokenizer, queries)
+        return self._search(state, vectors, depth, terms)
 
     def search_vectors(
         self, query_vectors: np.ndarray, *, origin: VectorOrigin, depth: int = 10
     ) -> list[list[SearchHit]]:
         """
-        Returns the best documents for queries that were encoded elsewhere.
+        Returns the best documents for queries that were encoded elsewhere, by their vectors alone.
 
         Args:
             query_vectors (`np.ndarray` of shape `(num_queries, dim)`):
@@ -236,10 +250,15 @@ class ContextualIndex:
         Returns:
             `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
         """
+        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
+        return self._search(self._state, query_vectors, depth, None)
+
+    def _search(
+        self, state: IndexState, query_vectors: np.ndarray, depth: int, terms: Sequence[np.ndarray] | None
+    ) -> list[list[SearchHit]]:
         if depth < 1:
             raise ValueError(f"`depth` must be at least 1, got {depth}.")
-        check_origin(self.origin, origin, "Encode the texts with `index.model`.")
-        return self._state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth)
+        return state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth, terms)
 
     def add(self, documents: Corpus, *, batch_size: int = 32) -> None:
         """
@@ -251,11 +270,7 @@ class ContextualIndex:
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
         """
-        if isinstance(documents, Sequence) and not isinstance(documents, str):
-            raise TypeError(
-                f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the "
-                "ids must differ from the ids in the index."
-            )
+        refuse_texts_without_ids(documents)
         if isinstance(documents, Mapping) and not documents:
             return
         document_ids, texts = ids_and_texts(documents)
@@ -290,8 +305,7 @@ class ContextualIndex:
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents. If one is not in the index, none is deleted."""
-        if isinstance(document_ids, str):
-            raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
+        refuse_one_id(document_ids)
         with self._writing:
             state = self._state.without(document_ids)
             self._keep_moments()
@@ -373,20 +387,8 @@ class ContextualIndex:
         """
         folder, model = Path(folder), load_if_path(model)
         facts, state, context = read_index(folder, verify=verify)
-        origin = VectorOrigin.from_dict(facts["origin"])
-        if fingerprint(model) != origin.model:
-            raise ValueError(
-                f"The index `{folder}` was made with the model `{facts['model_name']}` ({origin.model}), but this "
-                f"one has other weights ({fingerprint(model)}). Give that model, or build the index again."
-            )
-        model = with_context(model, context, origin.settings)
-        index = cls(model, state, moments=CorpusMoments.from_dict(facts["when_built"]))
-        if index.origin != origin:
-            raise ValueError(
-                f"The index `{folder}` was made with other settings: {index.origin.differences(origin)}. Set them on "
-                "the model, or build the index again."
-            )
-        return index
+        model = model_of_index(f"The index `{folder}`", model, context, facts["origin"], facts["model_name"])
+        return cls(model, state, moments=CorpusMoments.from_dict(facts["when_built"]))
 
     @staticmethod
     def read_model_name(folder: str | os.PathLike) -> str | None:
@@ -403,8 +405,9 @@ class ContextualIndex:
         return check_vectors(vectors, name, num_texts=num_texts, width=self._state.dim, is_cosine=is_cosine)
 
     def _append(self, document_ids: list[str], vectors: np.ndarray, texts: Sequence[str | None]) -> None:
+        counts = count_texts(self.model.tokenizer, texts)
         with self._writing:
-            state = self._state.with_documents(document_ids, vectors, texts)
+            state = self._state.with_documents(document_ids, vectors, texts, counts)
             self._keep_moments()
             self._state = state
 

@@ -25,6 +25,7 @@ _GROWTH = 1.5
 _HNSW_NEIGHBOURS = 32
 _HNSW_BUILD_DEPTH = 80
 _HNSW_SEARCH_DEPTH = 128
+_HYBRID_CANDIDATES = 100
 _IVF_TRAINING_ROWS_PER_LIST = 64
 
 
@@ -73,7 +74,9 @@ class FlatVectors:
         room[len(self) : num_rows] = vectors
         return FlatVectors(room, num_rows)
 
-    def search(self, queries: np.ndarray, depth: int, removed: RemovedRows) -> tuple[np.ndarray, np.ndarray]:
+    def search(
+        self, queries: np.ndarray, depth: int, removed: RemovedRows, bonuses: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
         Finds the rows with the largest inner products.
 
@@ -84,23 +87,30 @@ class FlatVectors:
                 Number of rows to find.
             removed (`RemovedRows`):
                 Rows to leave out.
+            bonuses (`np.ndarray` of shape `(num_queries, num_rows)`, *optional*):
+                What to add to the inner products.
 
         Returns:
-            `tuple` of `np.ndarray` of shape `(num_queries, depth)`: Inner products in descending order, and rows. -1
-            where there are no more rows.
+            `tuple` of `np.ndarray` of shape `(num_queries, depth)`: Scores in descending order, and rows. -1 where
+            there are no more rows.
         """
         parts = [
-            self._search(queries[start : start + _QUERIES_PER_BLOCK], depth, removed)
+            self._search(queries[part], depth, removed, None if bonuses is None else bonuses[part])
             for start in range(0, len(queries), _QUERIES_PER_BLOCK)
+            for part in [slice(start, start + _QUERIES_PER_BLOCK)]
         ]
         return np.concatenate([scores for scores, _ in parts]), np.concatenate([rows for _, rows in parts])
 
-    def _search(self, queries: np.ndarray, depth: int, removed: RemovedRows) -> tuple[np.ndarray, np.ndarray]:
+    def _search(
+        self, queries: np.ndarray, depth: int, removed: RemovedRows, bonuses: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         best_scores = np.full((len(queries), depth), -np.inf, dtype=np.float32)
         best_rows = np.full((len(queries), depth), -1)
         start = 0
         for block in self.blocks():
             scores = queries @ block.T  # (num_queries, num_rows)
+            if bonuses is not None:
+                scores += bonuses[:, start : start + len(block)]
             if removed.count:
                 scores[:, ~removed.is_live(start, len(block))] = -np.inf
             rows = np.argpartition(scores, max(0, len(block) - depth), axis=1)[:, -depth:]
@@ -184,12 +194,17 @@ class ApproximateVectors:
             self.index.add(np.ascontiguousarray(block))
         return self
 
-    def search(self, queries: np.ndarray, depth: int, removed: RemovedRows) -> tuple[np.ndarray, np.ndarray]:
+    def search(
+        self, queries: np.ndarray, depth: int, removed: RemovedRows, bonuses: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """
-        Finds rows with large inner products, as [`FlatVectors.search`] does, but not always the largest ones.
+        Finds rows with large scores, as [`FlatVectors.search`] does, but not always the largest ones.
 
-        The more rows are removed, the more are visited. A query that still finds too few is searched exactly.
+        The more rows are removed, the more are visited. A query that still finds too few is searched exactly. With
+        bonuses, the rows of the largest inner products and those of the largest bonuses are scored exactly.
         """
+        if bonuses is not None:
+            return self._search_candidates(queries, depth, removed, bonuses)
         # FAISS reads the bits in place, so they must outlive the search.
         selector = faiss.IDSelectorBitmap(len(removed.bits), faiss.swig_ptr(removed.bits))
         remaining = faiss.IDSelectorNot(selector)
@@ -197,16 +212,44 @@ class ApproximateVectors:
         if self._is_graph:
             search_depth = round(effort * _HNSW_SEARCH_DEPTH)
             parameters = faiss.SearchParametersHNSW(sel=remaining, efSearch=search_depth)
-            exact_index, exact = faiss.downcast_index(self.index.storage), faiss.SearchParameters(sel=remaining)
         else:
             num_lists = min(self.index.nlist, round(effort * self.index.nprobe))
             parameters = faiss.SearchParametersIVF(sel=remaining, nprobe=num_lists)
-            exact_index, exact = self.index, faiss.SearchParametersIVF(sel=remaining, nprobe=self.index.nlist)
         scores, rows = self.index.search(queries, depth, params=parameters)
         is_short = (rows[:, : len(self) - removed.count] < 0).any(axis=1)
         if is_short.any():
-            scores[is_short], rows[is_short] = exact_index.search(queries[is_short], depth, params=exact)
+            scores[is_short], rows[is_short] = self._search_exactly(queries[is_short], depth, remaining)
         return scores, rows
+
+    def _search_exactly(
+        self, queries: np.ndarray, depth: int, selector: faiss.IDSelector
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if self._is_graph:
+            storage = faiss.downcast_index(self.index.storage)
+            return storage.search(queries, depth, params=faiss.SearchParameters(sel=selector))
+        return self.index.search(
+            queries, depth, params=faiss.SearchParametersIVF(sel=selector, nprobe=self.index.nlist)
+        )
+
+    def _search_candidates(
+        self, queries: np.ndarray, depth: int, removed: RemovedRows, bonuses: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        num_candidates = min(max(depth, _HYBRID_CANDIDATES), len(self) - removed.count)
+        is_live = removed.is_live(0, len(self))
+        _, near_rows = self.search(queries, num_candidates, removed)
+        best_scores = np.empty((len(queries), depth), dtype=np.float32)
+        best_rows = np.empty((len(queries), depth), dtype=int)
+        for place, (query, near, bonus) in enumerate(zip(queries, near_rows, bonuses, strict=True)):
+            is_candidate = np.zeros(len(self), dtype=bool)
+            is_candidate[near] = True
+            is_candidate[np.argpartition(np.where(is_live, bonus, -np.inf), -num_candidates)[-num_candidates:]] = True
+            bits = np.packbits(is_candidate, bitorder="little")
+            selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
+            scores, rows = self._search_exactly(query[np.newaxis], int(is_candidate.sum()), selector)
+            totals = scores[0] + bonus[rows[0]]
+            order = np.argsort(-totals, kind="stable")[:depth]
+            best_scores[place], best_rows[place] = totals[order], rows[0][order]
+        return best_scores, best_rows
 
 
 def build_vectors(vectors: np.ndarray, kind: IndexKind) -> FlatVectors | ApproximateVectors:

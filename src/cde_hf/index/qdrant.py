@@ -1,14 +1,17 @@
 """
 An index in Qdrant: the same vectors, documents and context, in a folder or on a server.
 
-A collection holds the documents. A second collection, whose name ends in `-context`, holds one point with the origin
-of the vectors and the context. It is written last, so its absence marks an incomplete upload.
+A collection holds the documents: their dense vectors, and the terms of their texts as sparse vectors. A second
+collection, whose name ends in `-context`, holds one point with the origin of the vectors, the context and BM25's
+statistics. The point is made first and filled last, so an empty one marks an incomplete upload.
 """
 
 import base64
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
@@ -17,17 +20,24 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
-from ..contextual_models import get_context, with_context
+from ..contextual_models import get_context
 from ..data import Corpus, ids_and_texts
+from ..evaluation.bm25 import TermStatistics, query_terms
+from ..evaluation.hybrid import lexical_scale
 from ..modeling import Context
-from ..modeling.context import fingerprint
+from ..modeling.term_vectors import count_terms, saturate
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 from .contextual_index import ContextualIndex
 from .state import SearchHit
+from .vectors import NO_TEXTS, model_of_index, refuse_one_id
 
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient
+
+
+_TERMS = "terms"
+_HYBRID_CANDIDATES = 200
 
 
 def _import_qdrant() -> Any:
@@ -43,8 +53,20 @@ def _connect(location: "str | Path | QdrantClient") -> "QdrantClient":
     """Returns a client for a folder or for the URL of a server. A client is returned unchanged."""
     if not isinstance(location, (str, Path)):
         return location
-    is_url = str(location).startswith(("http://", "https://"))
-    return _import_qdrant().QdrantClient(**({"url": str(location)} if is_url else {"path": str(location)}))
+    client_class = _import_qdrant().QdrantClient
+    if isinstance(location, Path):
+        return client_class(path=str(location))
+    scheme, mark, rest = location.partition("://")
+    if mark and scheme.lower() in ("http", "https"):
+        return client_class(url=f"{scheme.lower()}://{rest}")
+    if mark or re.fullmatch(r"[^/\\]+:\d+/?", location):
+        # Neither the message nor the name of a folder may show a password.
+        received = f"a URL with the scheme `{scheme}`" if mark else "a host and a port"
+        raise ValueError(
+            f"`location` must be a folder, or the URL of a server that starts with `http://` or `https://`, got "
+            f"{received}. Write it as such a URL, or give a client: `QdrantClient(url=…, prefer_grpc=True)`."
+        )
+    return client_class(path=location)
 
 
 @contextmanager
@@ -62,12 +84,12 @@ def _clear_errors() -> Iterator[None]:
                 "instead of the URL."
             ) from error
         raise ConnectionError(
-            f"{answer}. Expected a success: check the server's log and try again. An upload resumes."
+            f"{answer}. Expected a success: check the server's log and try again. Start an upload again."
         ) from error
     except exceptions.ResponseHandlingException as error:
         raise ConnectionError(
             f"Qdrant gave no readable answer ({error.source}). Check that its server runs at this URL and try again. "
-            "An upload resumes."
+            "Start an upload again."
         ) from error
 
 
@@ -78,12 +100,15 @@ class QdrantIndex:
     Made by [`QdrantIndex.upload`] or [`QdrantIndex.open`].
     """
 
-    def __init__(self, client: "QdrantClient", collection: str, model: SentenceTransformer):
+    def __init__(
+        self, client: "QdrantClient", collection: str, model: SentenceTransformer, terms: "_Terms | None" = None
+    ):
         self.client = client
         self.collection = collection
         self.model = model
         self.origin: VectorOrigin = vector_origin(model)
         self._embedder = SentenceTransformerEmbedder(model, "the model")
+        self._terms = terms
 
     @classmethod
     @_clear_errors()
@@ -91,7 +116,7 @@ class QdrantIndex:
         cls, index: ContextualIndex, location: "str | Path | QdrantClient", collection: str, *, batch_size: int = 256
     ) -> "QdrantIndex":
         """
-        Copies an index to a new collection, or resumes an interrupted upload.
+        Copies an index to a new collection. An upload that was interrupted is deleted and begins again.
 
         Args:
             index (`ContextualIndex`):
@@ -108,18 +133,32 @@ class QdrantIndex:
         """
         models = _import_qdrant().models
         client = _connect(location)
-        if _read_record(client, collection) is not None:
+        record = _read_record(client, collection)
+        if record is not None and "origin" in record:
             raise ValueError(
-                f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it, "
-                "or choose another name."
+                f"The collection `{collection}` already holds an index. Open it with `QdrantIndex.open`, delete it "
+                f"and `{_context_collection(collection)}`, or choose another name."
             )
-        if not client.collection_exists(collection):
-            distance = models.Distance.COSINE if index.origin.similarity == "cosine" else models.Distance.DOT
-            size = index.vectors.shape[1]
-            client.create_collection(collection, vectors_config=models.VectorParams(size=size, distance=distance))
-        uploaded = cls(client, collection, index.model)
-        uploaded._upsert(index.document_ids, index.texts, index.vectors, batch_size)
-        uploaded._write_record()
+        if client.collection_exists(collection):
+            if record is None:
+                raise ValueError(
+                    f"The collection `{collection}` exists and was not made by an upload. Delete it, or choose "
+                    "another name."
+                )
+            client.delete_collection(collection)  # what an interrupted upload left
+        state = index._state  # the index may change meanwhile
+        terms = None if state.terms is None else _Terms(state.terms.postings.statistics, state.terms.weight)
+        uploaded = cls(client, collection, index.model, terms)
+        uploaded._write_record({})
+        distance = models.Distance.COSINE if index.origin.similarity == "cosine" else models.Distance.DOT
+        client.create_collection(
+            collection,
+            vectors_config=models.VectorParams(size=state.dim, distance=distance),
+            sparse_vectors_config={_TERMS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        )
+        uploaded._upsert(state.column("id"), state.column("text"), state.vectors(), batch_size)
+        context, origin = _encode_context(index.model), uploaded.origin.to_dict()
+        uploaded._write_record({"origin": origin, "context": context, "terms": terms and terms.to_dict()})
         return uploaded
 
     @classmethod
@@ -141,25 +180,16 @@ class QdrantIndex:
         """
         client = _connect(location)
         record = _read_record(client, collection)
-        if record is None:
-            state = "an incomplete upload" if client.collection_exists(collection) else "no such collection"
+        if record is None or "origin" not in record:
+            state = "no upload of this name" if record is None else "an incomplete upload"
             raise ValueError(
                 f"There is no complete index in the collection `{collection}`: found {state}. Upload the index with "
                 "`QdrantIndex.upload`."
             )
-        origin = VectorOrigin.from_dict(record["origin"])
-        if fingerprint(model) != origin.model:
-            raise ValueError(
-                f"The collection `{collection}` was made with another model ({origin.model}, this one is "
-                f"{fingerprint(model)}). Give that model, or upload the index again."
-            )
-        opened = cls(client, collection, with_context(model, _decode_context(record["context"]), origin.settings))
-        if opened.origin != origin:
-            raise ValueError(
-                f"The collection `{collection}` was made with other settings: {opened.origin.differences(origin)}. "
-                "Set them on the model, or upload the index again."
-            )
-        return opened
+        model = model_of_index(
+            f"The collection `{collection}`", model, _decode_context(record["context"]), record["origin"]
+        )
+        return cls(client, collection, model, _Terms.from_dict(record["terms"]) if record.get("terms") else None)
 
     @_clear_errors()
     def __len__(self) -> int:
@@ -167,10 +197,18 @@ class QdrantIndex:
         return self.client.count(self.collection, exact=True).count
 
     @_clear_errors()
-    def search(self, query: str, *, depth: int = 10) -> list[SearchHit]:
-        """Returns the best documents for a query, best first. The query is encoded with the index's own context."""
-        vector = self._embedder.embed_queries([query])[0]
-        points = self.client.query_points(self.collection, query=vector.tolist(), limit=depth).points
+    def search(self, query: str, *, depth: int = 10, hybrid: bool | None = None) -> list[SearchHit]:
+        """
+        Returns the best documents for a query, best first, as [`ContextualIndex.search`] does.
+
+        Hybrid search scores the nearest documents and those with the highest BM25 scores, some hundred of each.
+        """
+        vector = self._embedder.embed_queries([query])[0].tolist()
+        if hybrid and self._terms is None:
+            raise ValueError(NO_TEXTS)
+        terms = None if hybrid is False or self._terms is None else self._terms.of_query(self.model.tokenizer, query)
+        request = {"query": vector} if terms is None else _hybrid_query(vector, terms, depth)
+        points = self.client.query_points(self.collection, limit=depth, **request).points
         payloads = [(point.payload or {}, point.score) for point in points]
         return [SearchHit(payload["id"], score, payload["text"]) for payload, score in payloads]
 
@@ -188,7 +226,15 @@ class QdrantIndex:
 
     @_clear_errors()
     def delete(self, document_ids: Sequence[str]) -> None:
-        """Deletes documents."""
+        """Deletes documents. If one is not in the collection, none is deleted."""
+        refuse_one_id(document_ids)
+        found = self.client.retrieve(self.collection, [_point_id(name) for name in document_ids], with_payload=True)
+        missing = set(document_ids) - {(point.payload or {})["id"] for point in found}
+        if missing:
+            raise KeyError(
+                f"{len(missing)} of {len(document_ids)} documents are not in the collection, such as "
+                f"{sorted(missing)[:3]}. Nothing was deleted: leave them out."
+            )
         self.client.delete(self.collection, points_selector=[_point_id(name) for name in document_ids])
 
     def _upsert(
@@ -198,31 +244,83 @@ class QdrantIndex:
         starts = range(0, len(document_ids), batch_size)
         for start in tqdm(starts, desc="Upload documents", unit="batch", disable=len(starts) < 2):
             rows = range(start, min(start + batch_size, len(document_ids)))
+            part = slice(rows.start, rows.stop)
+            sparse_vectors = self._terms.of_documents(self.model.tokenizer, texts[part]) if self._terms else {}
             points = [
                 models.PointStruct(
                     id=_point_id(document_ids[row]),
-                    vector=vectors[row].tolist(),
+                    vector={"": vectors[row].tolist()} | sparse_vectors.get(row - start, {}),
                     payload={"id": document_ids[row], "text": texts[row]},
                 )
                 for row in rows
             ]
             self.client.upsert(self.collection, points, wait=True)
 
-    def _write_record(self) -> None:
+    def _write_record(self, payload: dict[str, Any]) -> None:
         models = _import_qdrant().models
         name = _context_collection(self.collection)
-        payload = {"origin": self.origin.to_dict(), "context": _encode_context(self.model)}
-        vectors_config = models.VectorParams(size=1, distance=models.Distance.DOT)
         if not self.client.collection_exists(name):
-            self.client.create_collection(name, vectors_config=vectors_config)
+            one = models.VectorParams(size=1, distance=models.Distance.DOT)
+            self.client.create_collection(name, vectors_config=one)
         self.client.upsert(name, [models.PointStruct(id=0, vector=[0.0], payload=payload)], wait=True)
 
 
+@dataclass(frozen=True)
+class _Terms:
+    """What turns texts into sparse vectors, by the statistics of the index that was uploaded."""
+
+    statistics: TermStatistics
+    weight: float
+
+    def of_documents(self, tokenizer: Any, texts: Sequence[str | None]) -> dict[int, dict[str, Any]]:
+        """The sparse vectors of texts, by their places. Texts without terms have none. Qdrant weighs the terms."""
+        counted = count_terms(tokenizer, [text or "" for text in texts])
+        return {
+            place: _sparse(term_ids, saturate(counts, counts.sum(), self.statistics.mean_length))
+            for place, (term_ids, counts) in enumerate(counted)
+            if len(term_ids)
+        }
+
+    def of_query(self, tokenizer: Any, query: str) -> dict[str, Any] | None:
+        """The sparse vector of a query, whose products are what BM25 adds to the scores. `None` without terms."""
+        (term_ids,) = query_terms(tokenizer, [query])
+        if not len(term_ids):
+            return None
+        scale = lexical_scale(self.statistics, term_ids, self.weight)
+        return _sparse(term_ids, np.full(len(term_ids), scale))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
+        idf = base64.b64encode(self.statistics.idf.astype("<f4").tobytes()).decode()
+        return {"idf": idf, "mean_length": self.statistics.mean_length, "weight": self.weight}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "_Terms":
+        """Reads the output of `to_dict`."""
+        idf = np.frombuffer(base64.b64decode(values["idf"]), dtype="<f4")
+        return cls(TermStatistics(idf, values["mean_length"]), values["weight"])
+
+
+def _sparse(term_ids: Any, values: Any) -> dict[str, Any]:
+    return {_TERMS: _import_qdrant().models.SparseVector(indices=term_ids.tolist(), values=values.tolist())}
+
+
+def _hybrid_query(vector: list[float], terms: dict[str, Any], depth: int) -> dict[str, Any]:
+    """One query: the best by vectors and the best by terms, all of them scored by both, and the sum."""
+    models = _import_qdrant().models
+    sides: list[dict[str, Any]] = [{"query": vector}, {"query": terms[_TERMS], "using": _TERMS}]
+    limit = max(depth, _HYBRID_CANDIDATES)
+    near = [models.Prefetch(**side, limit=limit) for side in sides]
+    both = [models.Prefetch(prefetch=near, **side, limit=2 * limit) for side in sides]
+    total = models.SumExpression(sum=["$score[0]", "$score[1]"])
+    return {"prefetch": both, "query": models.FormulaQuery(formula=total)}
+
+
 def _read_record(client: "QdrantClient", collection: str) -> dict[str, Any] | None:
-    """Reads the origin and context of an index, `None` if its upload is incomplete."""
+    """Reads the origin and context of an index. Empty if its upload is incomplete, `None` if there is none."""
     name = _context_collection(collection)
     points = client.retrieve(name, [0], with_payload=True) if client.collection_exists(name) else []
-    return points[0].payload if points else None
+    return (points[0].payload or {}) if points else None
 
 
 def _context_collection(collection: str) -> str:

@@ -115,6 +115,8 @@ class RemovedRows:
 
     def is_live(self, start: int, num_rows: int) -> np.ndarray:
         """Whether each of some rows remains, of shape `(num_rows,)`. `start` is a multiple of 8."""
+        if not self.count:
+            return np.ones(num_rows, dtype=bool)
         return np.unpackbits(self.bits[start // 8 :], count=num_rows, bitorder="little") == 0
 
 

@@ -14,9 +14,15 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
 
+from ..evaluation.bm25 import Postings
+from ..evaluation.hybrid import lexical_weight
+from ..modeling import sample_documents
+from ..modeling.corpus_part import NUM_CALIBRATION_DOCUMENTS
 from .nearest import ApproximateVectors, FlatVectors, IndexKind, build_vectors
 from .rows import DOCUMENTS_SCHEMA, AddedDocuments, RemovedRows, StoredDocuments
+from .terms import TermIndex
 
 
 # An approximate index takes in the added documents when they are so many, or this share of the base. Before, they are
@@ -25,6 +31,7 @@ _MAX_ADDED_ROWS = 10_000
 _MAX_ADDED_SHARE = 0.02
 _MAX_REMOVED_SHARE = 0.5
 _ROWS_PER_TABLE = 1 << 16  # a multiple of 8
+_SCORES_AT_ONCE = 1 << 24  # of hybrid search
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class SearchHit:
         document_id (`str`):
             Its id.
         score (`float`):
-            Inner product of its vector and the query's, which is the cosine for unit-norm vectors.
+            Inner product of its vector and the query's, which is the cosine for unit-norm vectors. In hybrid search,
+            BM25 adds to it.
         text (`str`, *optional*):
             Its text, if the index has it.
     """
@@ -78,9 +86,15 @@ class Segment:
         rows = [row for document_id in document_ids if (row := self.find(document_id)) is not None]
         return replace(self, removed=self.removed.followed_by(rows)) if rows else self
 
-    def search(self, queries: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and rows of the nearest documents, as [`FlatVectors.search`] returns them."""
-        return self.vectors.search(queries, min(depth, len(self)), self.removed)
+    def search(
+        self, queries: np.ndarray, depth: int, bonuses: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and rows of the best documents, as [`FlatVectors.search`] returns them."""
+        return self.vectors.search(queries, min(depth, len(self)), self.removed, bonuses)
+
+    def is_live(self) -> np.ndarray:
+        """Whether each document remains, of shape `(num_rows,)`."""
+        return self.removed.is_live(0, len(self.documents))
 
     def blocks(self) -> Iterator[np.ndarray]:
         """Vectors of the documents that are not removed, some thousands at once."""
@@ -121,23 +135,38 @@ class IndexState:
             Documents that no state changes.
         added (`AddedSegment`):
             Documents that were added since the base was made.
+        terms (`TermIndex`, *optional*):
+            The terms of all documents. `None` if no text is known.
     """
 
     base: Segment
     added: AddedSegment
+    terms: TermIndex | None = None
 
     @classmethod
     def build(
-        cls, vectors: np.ndarray, document_ids: Sequence[str], texts: Sequence[str | None], kind: IndexKind
+        cls,
+        vectors: np.ndarray,
+        document_ids: Sequence[str],
+        texts: Sequence[str | None],
+        kind: IndexKind,
+        *,
+        counts: sparse.csr_matrix | None = None,
     ) -> "IndexState":
-        """Makes the state of a new index, with the arguments of [`build_vectors`]."""
-        return cls.of(build_vectors(vectors, kind), StoredDocuments.of(document_ids, texts))
+        """Makes the state of a new index: arguments of [`build_vectors`], and the output of [`count_texts`]."""
+        state = cls.of(build_vectors(vectors, kind), StoredDocuments.of(document_ids, texts))
+        return state if counts is None else state._with_postings(Postings.of(counts))
 
     @classmethod
-    def of(cls, vectors: FlatVectors | ApproximateVectors, documents: StoredDocuments) -> "IndexState":
+    def of(
+        cls,
+        vectors: FlatVectors | ApproximateVectors,
+        documents: StoredDocuments,
+        terms: TermIndex | None = None,
+    ) -> "IndexState":
         """Makes the state of an index to which nothing was added."""
-        nothing = np.empty((0, vectors.dim), dtype=np.float32)
-        return cls(Segment(vectors, documents), AddedSegment(FlatVectors(nothing), AddedDocuments()))
+        added = AddedSegment(FlatVectors(np.empty((0, vectors.dim), dtype=np.float32)), AddedDocuments())
+        return cls(Segment(vectors, documents), added, terms)
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -145,6 +174,15 @@ class IndexState:
 
     def __contains__(self, document_id: str) -> bool:
         return self.base.find(document_id) is not None or self.added.find(document_id) is not None
+
+    def row_of(self, document_id: str) -> int:
+        """Row of a document, which must be in the index."""
+        row, first_row = self.base.find(document_id), 0
+        if row is None:
+            row, first_row = self.added.find(document_id), len(self.base.documents)
+        if row is None:
+            raise KeyError(f"The document `{document_id}` is not in the index. Search again: it may be deleted.")
+        return row + first_row
 
     @property
     def dim(self) -> int:
@@ -172,26 +210,42 @@ class IndexState:
             start += len(block)
         return vectors
 
-    def search(self, queries: np.ndarray, depth: int) -> list[list[SearchHit]]:
+    def search(
+        self, queries: np.ndarray, depth: int, query_terms: Sequence[np.ndarray] | None = None
+    ) -> list[list[SearchHit]]:
         """
-        Finds the nearest documents of each query.
+        Finds the best documents of each query.
 
         Args:
             queries (`np.ndarray` of shape `(num_queries, dim)`):
                 Vectors of the queries.
             depth (`int`):
                 Number of documents to find.
+            query_terms (sequence of `np.ndarray`, *optional*):
+                The distinct terms of each query, for hybrid search.
 
         Returns:
             `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
         """
-        first_rows = (0, len(self.base.documents))
-        found = [
-            (scores, np.where(rows < 0, -1, rows + first_row))
-            for first_row, segment in zip(first_rows, (self.base, self.added), strict=True)
-            if len(segment)
-            for scores, rows in [segment.search(queries, depth)]
+        if query_terms is None or self.terms is None:
+            return self._search(queries, depth, None)
+        at_once = max(1, _SCORES_AT_ONCE // max(1, len(self.terms)))
+        return [
+            hits
+            for start in range(0, len(queries), at_once)
+            for part in [slice(start, start + at_once)]
+            for bonuses in [np.stack([self.terms.scores(term_ids) for term_ids in query_terms[part]])]
+            for hits in self._search(queries[part], depth, bonuses)
         ]
+
+    def _search(self, queries: np.ndarray, depth: int, bonuses: np.ndarray | None) -> list[list[SearchHit]]:
+        first_rows = (0, len(self.base.documents))
+        found = []
+        for first_row, segment in zip(first_rows, (self.base, self.added), strict=True):
+            if len(segment):
+                own = None if bonuses is None else bonuses[:, first_row : first_row + len(segment.documents)]
+                scores, rows = segment.search(queries, depth, own)
+                found.append((scores, np.where(rows < 0, -1, rows + first_row)))
         if not found:
             return [[] for _ in queries]
         scores, rows = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
@@ -218,12 +272,24 @@ class IndexState:
             )
 
     def with_documents(
-        self, document_ids: Sequence[str], vectors: np.ndarray, texts: Sequence[str | None]
+        self,
+        document_ids: Sequence[str],
+        vectors: np.ndarray,
+        texts: Sequence[str | None],
+        counts: sparse.csr_matrix | None = None,
     ) -> "IndexState":
-        """Returns the state with more documents, whose ids must be new."""
+        """Returns the state with more documents, whose ids must be new, and the counts of [`count_texts`]."""
         self.refuse_known(document_ids)
+        terms, are_first_texts = self.terms, self.terms is None and counts is not None
+        if counts is not None and terms is None:
+            terms = TermIndex(Postings.of(sparse.csr_matrix((len(self._is_live()), counts.shape[1]))), weight=0.0)
+        if terms is not None:
+            no_counts = sparse.csr_matrix((len(document_ids), len(terms.postings.starts) - 1))
+            terms = terms.followed_by(no_counts if counts is None else counts)
         added = self.added.followed_by(document_ids, vectors, texts)
-        return replace(self, added=added)._with_fitting_base()
+        state = replace(self, added=added, terms=terms)._with_fitting_base()
+        is_outdated = are_first_texts or (state.terms is not None and state.terms.is_outdated)
+        return state.with_fitted_terms() if is_outdated else state
 
     def without(self, document_ids: Sequence[str]) -> "IndexState":
         """Returns the state without some documents, which must be in it."""
@@ -246,9 +312,14 @@ class IndexState:
         return self.rebased() if is_large or num_removed > _MAX_REMOVED_SHARE * num_rows else self
 
     def as_saved(self) -> "IndexState":
-        """Returns a state that can be saved: what approximate vectors do not have yet moves to a new base."""
+        """
+        Returns a state that can be saved: the terms are fitted to all documents, and what approximate vectors do not
+        have yet moves to a new base.
+        """
         is_changed = len(self.added.documents) or self.base.removed.count
-        return self.rebased() if is_changed and isinstance(self.base.vectors, ApproximateVectors) else self
+        if not is_changed:
+            return self
+        return self.rebased() if isinstance(self.base.vectors, ApproximateVectors) else self.with_fitted_terms()
 
     def rebased(self) -> "IndexState":
         """Returns the same documents in a new base, in the same order."""
@@ -260,7 +331,34 @@ class IndexState:
         elif len(self.added.documents):
             vectors = vectors.followed_by(self.added.blocks())
         tables = [DOCUMENTS_SCHEMA.empty_table(), *self.tables()]
-        return IndexState.of(vectors, StoredDocuments(pa.concat_tables(tables)))
+        state = IndexState.of(vectors, StoredDocuments(pa.concat_tables(tables)))
+        return state if self.terms is None else state._with_postings(self.remaining_postings(self.terms))
+
+    def remaining_postings(self, terms: TermIndex) -> Postings:
+        """The terms of the documents, in their order."""
+        return terms.remaining(self._is_live(), keeps_rows=False)
+
+    def with_fitted_terms(self) -> "IndexState":
+        """Returns the state with terms that are fitted to all documents."""
+        if self.terms is None:
+            return self
+        return self._with_postings(self.terms.remaining(self._is_live(), keeps_rows=True))
+
+    def _with_postings(self, postings: Postings) -> "IndexState":
+        """The state with these terms, one row for each of its own rows, and with the weight that fits its vectors."""
+        return replace(self, terms=TermIndex(postings, lexical_weight(self._sample())))
+
+    def _sample(self) -> np.ndarray:
+        """The vectors of some documents."""
+        rows = np.array(sorted(sample_documents(range(len(self)), NUM_CALIBRATION_DOCUMENTS, seed=0)), dtype=int)
+        parts, start = [np.empty((0, self.dim), dtype=np.float32)], 0
+        for block in self.blocks():
+            parts.append(block[rows[(rows >= start) & (rows < start + len(block))] - start])
+            start += len(block)
+        return np.concatenate(parts)
+
+    def _is_live(self) -> np.ndarray:
+        return np.concatenate([self.base.is_live(), self.added.is_live()])
 
 
 __all__ = ["IndexState", "SearchHit", "Segment"]

@@ -13,23 +13,28 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
+from ..evaluation.bm25 import Postings
 from ..files import MANIFEST, FolderKind
 from ..modeling import Context
 from ..modeling.context import CONTEXT_FILE
 from .nearest import ApproximateVectors, FlatVectors
 from .rows import DOCUMENTS_SCHEMA, StoredDocuments
 from .state import IndexState
+from .terms import TermIndex
 
 
 INDEX = FolderKind("index", 4, "Make one with `cde-hf index MODEL CORPUS FOLDER`.", hashed_up_to=0)
 
 _DOCUMENTS_FILE = "documents.arrow"
+_POSTINGS_FILE = "terms.{}.npy"
+_POSTINGS = ("counts", "rows", "starts", "lengths")
 
 
 def write_index(folder: Path, state: IndexState, context: Context | None, facts: Mapping[str, Any]) -> None:
     """Writes a state that is ready to save, and replaces an older index in the folder."""
     name = uuid4().hex[:8]
-    with INDEX.replacing(folder, {**facts, "subfolder": name}) as new_folder:
+    terms = {} if state.terms is None else {"lexical_weight": state.terms.weight}
+    with INDEX.replacing(folder, {**facts, **terms, "subfolder": name}) as new_folder:
         subfolder = new_folder / name
         subfolder.mkdir()
         vectors = state.base.vectors
@@ -40,6 +45,10 @@ def write_index(folder: Path, state: IndexState, context: Context | None, facts:
         with pa.ipc.new_file(str(subfolder / _DOCUMENTS_FILE), DOCUMENTS_SCHEMA) as writer:
             for table in state.tables():
                 writer.write_table(table)
+        if state.terms is not None:
+            postings = state.remaining_postings(state.terms)
+            for part in _POSTINGS:
+                np.save(subfolder / _POSTINGS_FILE.format(part), getattr(postings, part))
         if context is not None:
             context.save(subfolder / CONTEXT_FILE)
 
@@ -69,7 +78,11 @@ def _open(folder: Path, facts: dict[str, Any]) -> tuple[dict[str, Any], IndexSta
     vectors = vectors_class.read(subfolder / vectors_class.file_name)
     documents = StoredDocuments(pa.ipc.open_file(pa.memory_map(str(subfolder / _DOCUMENTS_FILE))).read_all())
     context = Context.load(subfolder / CONTEXT_FILE) if CONTEXT_FILE in names else None
-    return facts, IndexState.of(vectors, documents), context
+    terms = None
+    if "lexical_weight" in facts:
+        parts = (np.asarray(np.load(subfolder / _POSTINGS_FILE.format(part), mmap_mode="r")) for part in _POSTINGS)
+        terms = TermIndex(Postings(*parts), facts["lexical_weight"])
+    return facts, IndexState.of(vectors, documents, terms), context
 
 
 def _manifest_text(folder: Path) -> str | None:

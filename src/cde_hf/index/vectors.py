@@ -1,14 +1,24 @@
 """Vectors for an index: encoded here, or made elsewhere and checked."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
+from ..contextual_models import get_context, with_context
 from ..encoding import EncodedCorpus
-from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors
+from ..modeling import Context
+from ..modeling.context import fingerprint
+from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 
+
+GIVE_THE_MODEL = "Give the model and context that they were made with."
+NO_TEXTS = (
+    "Hybrid search needs the texts of the documents, but this index has vectors alone. Build it with texts, or search "
+    "with `hybrid=False`."
+)
 
 _DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
@@ -40,6 +50,58 @@ def read_encoded(encoded: EncodedCorpus) -> tuple[list[str], list[str], np.ndarr
         document_ids += names
         texts += shard_texts
     return document_ids, texts, all_vectors
+
+
+def check_given(
+    model: SentenceTransformer,
+    vectors: np.ndarray,
+    texts: Sequence[str] | None,
+    origin: VectorOrigin | None,
+    num_documents: int,
+) -> tuple[np.ndarray, Sequence[str | None]]:
+    """Returns vectors that were made elsewhere and their texts, or says why they do not belong to the model."""
+    own = vector_origin(model)
+    is_cosine = own.similarity == "cosine"
+    checked = check_vectors(vectors, "the documents", num_texts=num_documents, is_cosine=is_cosine)
+    kept_texts = check_texts(texts, num_documents)
+    if origin is None:
+        encode_again(model, checked, kept_texts)
+    else:
+        check_origin(own, origin, GIVE_THE_MODEL)
+    if checked.flags.writeable and np.may_share_memory(checked, vectors):  # the caller may change them later
+        checked = checked.copy()
+    return checked, kept_texts
+
+
+def refuse_one_id(document_ids: Sequence[str]) -> None:
+    """Refuses a single id in place of a list, which would be read letter by letter."""
+    if isinstance(document_ids, str):
+        raise TypeError("`document_ids` must be a list of ids, got one. Put it in a list: `[document_id]`.")
+
+
+def refuse_texts_without_ids(documents: Any) -> None:
+    """Refuses a list of texts for an index that has documents."""
+    if isinstance(documents, Sequence) and not isinstance(documents, str):
+        raise TypeError(
+            f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the ids "
+            "must differ from the ids in the index."
+        )
+
+
+def check_unchanged(model: SentenceTransformer, origin: VectorOrigin, checked: Context | None) -> Context | None:
+    """Returns the context of a model that encodes for an index, or says what of it changed since it was checked."""
+    if fingerprint(model) != origin.model:
+        raise ValueError(
+            "The weights of the model have changed since the index was made, so its queries do not match the vectors. "
+            "Load the original model, or build the index again."
+        )
+    context = get_context(model)
+    if context is not checked and (None if context is None else context.hash) != origin.context:
+        raise ValueError(
+            "The context of `index.model` was changed, so its queries do not match the vectors. Give it the context "
+            "of the index, or load the index again."
+        )
+    return context
 
 
 def check_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str | None]:
@@ -88,10 +150,59 @@ def encode_again(model: SentenceTransformer, vectors: np.ndarray, texts: Sequenc
         )
 
 
+def model_of_index(
+    title: str, model: SentenceTransformer, context: Context | None, origin: dict[str, Any], name: str | None = None
+) -> SentenceTransformer:
+    """
+    Returns the model that encodes the queries of a stored index.
+
+    Args:
+        title (`str`):
+            What the index is, for a message.
+        model (`SentenceTransformer`):
+            The model that the index was made with. Its current context is ignored.
+        context (`Context`, *optional*):
+            The context of the index.
+        origin (`dict[str, Any]`):
+            The origin of its vectors, by [`VectorOrigin.to_dict`].
+        name (`str`, *optional*):
+            Name of the model that it was made with.
+    """
+    expected = VectorOrigin.from_dict(origin)
+    if fingerprint(model) != expected.model:
+        named = f"`{name}` ({expected.model})" if name else expected.model
+        raise ValueError(
+            f"{title} was made with the model {named}, but this one has other weights ({fingerprint(model)}). Give "
+            "that model, or build the index again."
+        )
+    model = with_context(model, context, expected.settings)
+    own = vector_origin(model)
+    if own != expected:
+        raise ValueError(
+            f"{title} was made with other settings: {own.differences(expected)}. Set them on the model, or build the "
+            "index again."
+        )
+    return model
+
+
 def model_name(model: SentenceTransformer) -> str | None:
     """Returns the name or path that a model was loaded from, if known."""
     network = getattr(model[0], "model", None)
     return getattr(getattr(network, "config", None), "_name_or_path", None) or None
 
 
-__all__ = ["check_origin", "check_texts", "encode_again", "encode_documents", "model_name", "read_encoded"]
+__all__ = [
+    "GIVE_THE_MODEL",
+    "NO_TEXTS",
+    "check_given",
+    "check_origin",
+    "check_texts",
+    "check_unchanged",
+    "encode_again",
+    "encode_documents",
+    "model_name",
+    "model_of_index",
+    "read_encoded",
+    "refuse_one_id",
+    "refuse_texts_without_ids",
+]

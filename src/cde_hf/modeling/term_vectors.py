@@ -33,6 +33,7 @@ logger = logging.get_logger(__name__)
 MAX_TERMS = 2**15  # with 255 directions 17 MB on disk
 
 _SATURATION = 1.2  # BM25's k1
+MAX_WEIGHT = _SATURATION + 1  # of a term that fills its document, without its inverse document frequency
 _LENGTH_NORMALIZATION = 0.75  # BM25's b
 _DOCUMENTS_AT_ONCE = 512
 
@@ -56,7 +57,7 @@ def fit_terms(
     Returns:
         `CorpusTerms` or `None`: The terms, with weight 0 until it is calibrated. `None` if the corpus is too small.
     """
-    counts = _count_documents(tokenizer, documents)  # (num_documents, vocab_size)
+    counts = count_documents(tokenizer, documents)  # (num_documents, vocab_size)
     document_frequencies = counts.getnnz(axis=0)
     most_frequent = np.argsort(-document_frequencies, kind="stable")[:MAX_TERMS]
     term_ids = np.sort(most_frequent[document_frequencies[most_frequent] > 0])
@@ -67,12 +68,11 @@ def fit_terms(
             f"{len(term_ids)} different tokens. The embeddings have no corpus part."
         )
         return None
-    frequencies = document_frequencies[term_ids]
-    idf = np.log(1 + (len(documents) - frequencies + 0.5) / (frequencies + 0.5)).astype(np.float32)
+    idf = inverse_document_frequencies(document_frequencies[term_ids], len(documents))
     lengths = np.asarray(counts.sum(axis=1)).ravel()
     mean_length = float(lengths.mean())
     matrix = counts[:, term_ids].tocsr()
-    matrix.data = _saturate(matrix.data, np.repeat(lengths, np.diff(matrix.indptr)), mean_length)
+    matrix.data = saturate(matrix.data, np.repeat(lengths, np.diff(matrix.indptr)), mean_length)
     matrix.data *= idf[matrix.indices]
     _, singular_values, directions = randomized_svd(matrix, num_directions, n_iter=4, random_state=seed)
     directions = directions[singular_values > 1e-4 * singular_values[0]]
@@ -102,6 +102,13 @@ def embed_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Te
     return F.normalize(F.embedding_bag(rows, terms.vectors, mode="sum", per_sample_weights=weights), dim=-1)
 
 
+def parts_of_terms(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> Tensor:
+    """The summands of [`embed_terms`], of shape `(batch_size, num_terms, num_directions)`."""
+    rows, weights = _weigh(terms, term_ids, term_counts)
+    parts = terms.vectors[rows] * weights.unsqueeze(-1)
+    return parts / parts.sum(dim=1, keepdim=True).norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
 def share_of_unknown_terms(
     tokenizer: PreTrainedTokenizerBase, terms: CorpusTerms, texts: Sequence[str], *, num_documents: int
 ) -> float:
@@ -126,7 +133,7 @@ def share_of_unknown_terms(
     _, weights = _weigh(terms, term_ids, term_counts)
     idf_of_unknown = math.log(1 + (num_documents + 0.5) / 0.5)
     lengths = term_counts.sum(dim=1, keepdim=True)
-    unknown = _saturate(term_counts, lengths, terms.mean_length) * ~torch.isin(term_ids, terms.ids) * idf_of_unknown
+    unknown = saturate(term_counts, lengths, terms.mean_length) * ~torch.isin(term_ids, terms.ids) * idf_of_unknown
     return float(unknown.sum() / (unknown.sum() + weights.sum()).clamp(min=1e-9))
 
 
@@ -150,14 +157,15 @@ def count_terms(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
     encoded = _untruncated_tokenizers[tokenizer](
         list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
     )
-    counted = []
+    counted, special_ids = [], tokenizer.all_special_ids
     for token_ids in encoded["input_ids"]:
         distinct, counts = np.unique(np.asarray(token_ids, dtype=np.int64), return_counts=True)
-        is_term = ~np.isin(distinct, tokenizer.all_special_ids)
+        is_term = ~np.isin(distinct, special_ids)
         counted.append((torch.from_numpy(distinct[is_term]), torch.from_numpy(counts[is_term]).float()))
     return counted
 
 
+_numbers_of_ids: WeakKeyDictionary[PreTrainedTokenizerBase, dict[int, int]] = WeakKeyDictionary()
 _untruncated_tokenizers: WeakKeyDictionary[PreTrainedTokenizerBase, PreTrainedTokenizerBase] = WeakKeyDictionary()
 
 
@@ -215,17 +223,31 @@ def _weigh(terms: CorpusTerms, term_ids: Tensor, term_counts: Tensor) -> tuple[T
     rows = terms.row_of_token[term_ids.clamp(max=len(terms.row_of_token) - 1)]
     is_known, rows = rows >= 0, rows.clamp(min=0)
     lengths = term_counts.sum(dim=1, keepdim=True)
-    return rows, _saturate(term_counts, lengths, terms.mean_length) * terms.idf[rows] * is_known
+    return rows, saturate(term_counts, lengths, terms.mean_length) * terms.idf[rows] * is_known
 
 
-def _saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
-    penalty = 1 - _LENGTH_NORMALIZATION + _LENGTH_NORMALIZATION * lengths / mean_length
-    return counts * (_SATURATION + 1) / (counts + _SATURATION * penalty)
+def inverse_document_frequencies(document_frequencies: np.ndarray, num_documents: int) -> np.ndarray:
+    """BM25's weight of each term, from the number of documents that contain it."""
+    return np.log(1 + (num_documents - document_frequencies + 0.5) / (document_frequencies + 0.5)).astype(np.float32)
 
 
-def _count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
+def saturate(counts: Any, lengths: Any, mean_length: float) -> Any:
+    """BM25's weight of counts in documents of these lengths, without the weights of the terms. Below `MAX_WEIGHT`."""
+    return counts * MAX_WEIGHT / (counts + length_penalty(lengths, mean_length))
+
+
+def length_penalty(lengths: Any, mean_length: float) -> Any:
+    """The count at which a term in a document of this length has half of its largest weight."""
+    return _SATURATION * (1 - _LENGTH_NORMALIZATION + _LENGTH_NORMALIZATION / mean_length * lengths)
+
+
+def count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]) -> sparse.csr_matrix:
+    """Counts the tokens of documents, as [`count_terms`] does: a matrix of shape `(num_documents, vocab_size)`."""
     blocks = []
-    num_ids = num_token_ids(tokenizer)
+    size = len(tokenizer)
+    if size not in _numbers_of_ids.setdefault(tokenizer, {}):  # a vocabulary is copied to be read
+        _numbers_of_ids[tokenizer] = {size: num_token_ids(tokenizer)}
+    num_ids = _numbers_of_ids[tokenizer][size]
     is_short = len(documents) <= 8 * _DOCUMENTS_AT_ONCE
     for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
         counted = count_terms(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
@@ -236,10 +258,16 @@ def _count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str
 
 
 __all__ = [
+    "MAX_WEIGHT",
+    "count_documents",
     "count_input_ids",
     "count_terms",
     "embed_terms",
     "fit_terms",
+    "inverse_document_frequencies",
+    "length_penalty",
+    "parts_of_terms",
+    "saturate",
     "share_of_unknown_terms",
     "term_features",
 ]
