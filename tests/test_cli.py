@@ -356,14 +356,11 @@ def test_mistakes_are_named_before_any_work_begins(tmp_path, retrieval_folders, 
         ),
         (
             ["evaluate", "minilm", "--corpus", table],
-            "Name the column of the documents in `text_column`, or with `--te",
+            "Name the column of the documents in `--text-column`",
         ),
         (["evaluate", "minilm", "--corpus", table, "--text-column", "x"], "has no column of texts `x`"),
         (["contextualize", "minilm", corpus, mine], "for the checkpoint, but has files such as"),
-        (
-            ["index", "minilm", corpus, mine],
-            "is no folder of this package for the index, but has files such as ['notes.txt']",
-        ),
+        (["index", "minilm", corpus, mine], "for the index, but has files such as ['notes.txt']"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)

@@ -83,7 +83,7 @@ def test_the_page_on_training(tmp_path, monkeypatch):
 def test_the_page_on_search(tmp_path, monkeypatch):
     pytest.importorskip("qdrant_client")
     num_blocks, names = run_page("search.md", tmp_path, monkeypatch)
-    assert num_blocks == 5
+    assert num_blocks == 6
     assert "another model or context" in names["message"]
     assert names["drift"].value > 0
 

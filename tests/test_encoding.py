@@ -108,7 +108,7 @@ def test_corrupt_and_foreign_folders_are_named(model, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match="is no folder of this package for the encoded corpus, but has files such as"):
         encode_corpus(model, CORPUS, tmp_path)
-    with pytest.raises(ValueError, match="at least one document, got none"):
+    with pytest.raises(ValueError, match="at least one document, but it has none"):
         encode_corpus(model, [], tmp_path / "none")
     with pytest.raises(ValueError, match="`shard_size` must be an integer of at least 1, got 0"):
         encode_corpus(model, CORPUS, tmp_path / "none", shard_size=0)

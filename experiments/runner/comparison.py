@@ -40,7 +40,7 @@ class Check:
 
     def __str__(self) -> str:
         mean, spread = mean_and_spread(self.gains)
-        return f"{mean:+.1f} ± {spread:.1f}"
+        return f"{mean:+.1f} ± {spread:.1f}" if len(self.gains) > 1 else f"{mean:+.1f} (one seed)"
 
 
 def gains(rows: Sequence[Row], first: Model, second: Model, *, contexts: tuple[str, str] | None = None) -> tuple:

@@ -132,7 +132,7 @@ def evaluate_once(
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         _evaluate(workspace, make_system(), config).save(path)
-    return Evaluation.from_json(path.read_text(encoding="utf-8"))
+    return Evaluation.load(path)
 
 
 def context_means(evaluation: Evaluation) -> Scores:

@@ -231,7 +231,7 @@ def set_context(
         kinds = ", ".join(type(module).__name__ for module in model.children())
         raise ValueError(
             f"This model takes no context: its modules are {kinds}. Make a contextual one: `contextualize(model, "
-            "corpus)`."
+            "corpus)`, or `cde-hf contextualize`."
         )
     documents = None if corpus is None else as_context(corpus) or load_documents(corpus)
     module.set_context(documents, size=size, seed=seed)

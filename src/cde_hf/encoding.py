@@ -35,7 +35,7 @@ from .data import Corpus, ParquetCorpus, check_counts, check_seed, ids_and_texts
 from .files import FolderKind, atomic_file, describe, find_damage
 from .modeling import Context
 from .processes import process_state
-from .vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
+from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 
 
 logger = logging.get_logger(__name__)
@@ -47,7 +47,7 @@ _CONTEXT_FILE = "context.safetensors"
 _MAX_SAMPLE = 50_000  # documents of a corpus in files that a context is made of, as for other corpora
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EncodedCorpus:
     """
     A corpus with its vectors in a folder of Parquet files, made by [`encode_corpus`].
@@ -81,6 +81,9 @@ class EncodedCorpus:
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an encoded corpus, finished or not."""
         return ENCODED_CORPUS.is_in(folder)
+
+    def __repr__(self) -> str:
+        return f"EncodedCorpus({str(self.folder)!r}, {len(self):,} documents)"
 
     def __len__(self) -> int:
         """Number of documents."""
@@ -174,7 +177,7 @@ def encode_corpus(
     folder: str | os.PathLike,
     *,
     batch_size: int = 32,
-    shard_size: int = 8192,
+    shard_size: int = 1024,
     seed: int = 0,
 ) -> EncodedCorpus:
     """
@@ -191,8 +194,9 @@ def encode_corpus(
             Folder to write.
         batch_size (`int`, *optional*, defaults to `32`):
             Number of texts to encode at once.
-        shard_size (`int`, *optional*, defaults to `8192`):
-            Number of documents in a file, or in a block of a Parquet file.
+        shard_size (`int`, *optional*, defaults to `1024`):
+            Number of documents in a file, or in a block of a Parquet file. A file that was interrupted is encoded
+            again.
         seed (`int`, *optional*, defaults to `0`):
             Seed with which a context is sampled.
 
@@ -311,7 +315,7 @@ def encode_shard(
     encoded: EncodedCorpus,
     number: int,
     batch_size: int,
-    bar: tqdm | None = None,
+    bar: tqdm,
 ) -> ShardResult:
     """Encodes one shard and writes its file. A shard that cannot be read or encoded is reported, not raised."""
     embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
@@ -320,7 +324,7 @@ def encode_shard(
         blocks = corpus.blocks(number, encoded.manifest["shard_size"])
         tables = (_encode_block(embedder, *block, bar) for block in blocks)
         # A file without documents has vectors of the same width as the others.
-        first = next(tables, None) or _encode_block(embedder, ["0"], ["none"]).slice(0, 0)
+        first = next(tables, None) or _encode_block(embedder, ["0"], ["none"], tqdm(disable=True)).slice(0, 0)
         schema = first.schema.with_metadata({"vector_origin": json.dumps(encoded.origin.to_dict())})
         with atomic_file(path) as new_path, pq.ParquetWriter(new_path, schema) as writer:
             for table in chain([first], tables):
@@ -332,18 +336,10 @@ def encode_shard(
 
 
 def _encode_block(
-    embedder: SentenceTransformerEmbedder, document_ids: list[str], texts: Sequence[str], bar: tqdm | None = None
+    embedder: SentenceTransformerEmbedder, document_ids: list[str], texts: Sequence[str], bar: tqdm
 ) -> pa.Table:
     """The vectors of a block, which is a row group of the file."""
-    parts = []
-    # In pieces, so that the progress bar moves. Encoding sorts the texts of a piece by length.
-    piece_size = max(embedder.batch_size * 8, 256)
-    for start in range(0, len(texts), piece_size):
-        piece = texts[start : start + piece_size]
-        parts.append(check_vectors(embedder.embed_documents(piece), "the documents", num_texts=len(piece)))
-        if bar is not None:
-            bar.update(len(piece))
-    vectors = np.concatenate(parts)
+    vectors = embedder.embed_in_pieces(texts, bar)
     values = pa.array(vectors.ravel(), pa.float32())
     columns = {
         "id": pa.array(document_ids, pa.string()),

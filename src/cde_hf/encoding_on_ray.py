@@ -36,7 +36,7 @@ def encode_on_ray(
     *,
     address: str,
     batch_size: int = 32,
-    shard_size: int = 8192,
+    shard_size: int = 1024,
     seed: int = 0,
 ) -> EncodedCorpus:
     """
@@ -95,7 +95,8 @@ class _ShardEncoder:
         self.corpus, self.batch_size = corpus, batch_size
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
-        result = encode_shard(self.model, self.corpus, self.encoded, item["item"], self.batch_size)
+        bar = tqdm(disable=True)
+        result = encode_shard(self.model, self.corpus, self.encoded, item["item"], self.batch_size, bar)
         return {"result": json.dumps(asdict(result))}
 
 

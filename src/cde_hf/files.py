@@ -215,7 +215,7 @@ class FolderKind:
             is_damaged = manifest["hash"] != _hash_of_manifest(manifest)
         except FileNotFoundError:
             raise FileNotFoundError(f"`{folder}` holds no {self.name}. {self.remedy}") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"`{path}` is corrupt, or not from this version ({error}). {self.remedy}") from error
         if (kind, version) != (self.name, self.format_version):
             raise ValueError(
@@ -356,7 +356,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The object in a file, empty if there is none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

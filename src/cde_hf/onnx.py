@@ -15,6 +15,9 @@ import copy
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +128,9 @@ def _context_of(model: "SentenceTransformer") -> Context:
         )
     context = get_context(model)
     if context is None:
-        raise ValueError("The model has no context to export. Call `set_context(model, corpus)` first.")
+        raise ValueError(
+            "The model has no context to export. Call `set_context(model, corpus)` first, or give `--context`."
+        )
     return context
 
 
@@ -249,8 +254,7 @@ def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int
     shapes: dict[str, Any] = {"input_ids": free, "attention_mask": free}
     if context_inputs:
         shapes["context_inputs"] = (None,) * len(context_inputs)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter warns about its own dependencies
+    with torch.no_grad(), _quiet_exporter():
         dimension = graph(*inputs).shape[1]
         program: Any = torch.onnx.export(
             graph,
@@ -268,11 +272,28 @@ def _export(graph: _Graph, context_inputs: dict[str, Tensor], path: Path) -> int
     return dimension
 
 
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """The exporter warns and logs about its own dependencies and steps."""
+    others = [getLogger(name) for name in ("root", "torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [other.level for other in others]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for other in others:
+            other.setLevel(ERROR)
+        try:
+            yield
+        finally:
+            for other, level in zip(others, levels, strict=True):
+                other.setLevel(level)
+
+
 def _quantize(path: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_suffix(".int8.onnx")
-    quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
+    with _quiet_exporter():
+        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
     small.replace(path)
 
 

@@ -2,6 +2,8 @@
 
 import atexit
 import os
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,6 +13,10 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 
+
+# Seconds between two looks at the launcher, and that this process then has to save and to end.
+_LOOK_EVERY = 2.0
+_SECONDS_TO_END = 300.0
 
 # Variables in which launchers pass the number of processes.
 _NUM_PROCESSES_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -31,7 +37,25 @@ def process_state() -> PartialState:
         state = PartialState()
     check_processes(state.num_processes, os.environ)
     _leave_at_exit()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # `torchrun` and `accelerate launch` start processes with it
+        _watch_launcher()
     return state
+
+
+@cache
+def _watch_launcher() -> None:
+    """Ends this process if its launcher dies: nobody would end it when it waits for a process that is gone."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(_LOOK_EVERY)
+        os.write(2, f"Process {os.getpid()} ends, because the launcher that started it is gone.\n".encode())
+        os.kill(os.getpid(), signal.SIGTERM)  # a training saves a checkpoint first
+        time.sleep(_SECONDS_TO_END)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="launcher watch").start()
 
 
 @cache

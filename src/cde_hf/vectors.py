@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
+from tqdm.auto import tqdm
 
 from .contextual_models import find_cde_model, get_context
 from .data import check_counts, check_texts
 from .modeling import ContextualModule
 from .modeling.context import fingerprint, tokenizer_fingerprint
+
+
+# Texts that are sorted by length and encoded, before others are read.
+_TEXTS_AT_ONCE = 4096
 
 
 class SentenceTransformerEmbedder:
@@ -41,12 +46,28 @@ class SentenceTransformerEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
-        check_texts(texts, range(len(texts)), kind="query")
+        check_texts(texts, kind="query")
         return self.model.encode_query(list(texts), **self._encode_kwargs())
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`, unit-norm if the model uses the cosine."""
+        check_texts(texts)
         return self.model.encode_document(list(texts), **self._encode_kwargs())
+
+    def embed_in_pieces(self, texts: Sequence[str], bar: "tqdm[Any]") -> np.ndarray:
+        """Returns checked vectors of documents, and moves a progress bar with each batch."""
+        *_, last = self.model.children()
+
+        def move(module: Any, inputs: Any, output: dict[str, Any]) -> None:
+            bar.update(len(output["sentence_embedding"]))
+
+        hook = last.register_forward_hook(move)
+        try:
+            pieces = [texts[start : start + _TEXTS_AT_ONCE] for start in range(0, len(texts), _TEXTS_AT_ONCE)]
+            vectors = np.concatenate([self.embed_documents(piece) for piece in pieces])
+        finally:
+            hook.remove()
+        return check_vectors(vectors, "the documents", num_texts=len(texts))
 
     def _encode_kwargs(self) -> dict[str, Any]:
         is_cosine = self.model.similarity_fn_name == "cosine"

@@ -1,5 +1,6 @@
 """The page about a batch plan, read as text and opened in a browser."""
 
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -64,7 +65,11 @@ def test_texts_are_escaped(plan, tmp_path, monkeypatch):
     for path in plan.folder.iterdir():
         shutil.copy(path, tmp_path / "copy")
     copy = type(plan).load(tmp_path / "copy")
-    (tmp_path / "copy" / "samples.json").write_text(samples.replace("question", "<script>alert(1)</script>"))
+    samples = samples.replace("question", "<script>alert(1)</script>")
+    samples = re.sub(r'"size": \d+', '"size": "<script>alert(2)</script>"', samples)
+    (tmp_path / "copy" / "samples.json").write_text(samples)
+    for entry in copy.manifest["statistics"]["batches"]:
+        entry["batch_size"] = f"<script>{entry['batch_size']}</script>"
     write_inspection_page(copy, tmp_path / "plan.html")
     assert "<script>" not in (tmp_path / "plan.html").read_text()
 

@@ -141,10 +141,13 @@ def test_a_folder_with_another_plan_is_refused(pairs, plan, change, message):
         prepare_batch_plan(pairs, plan.folder, **settings)
 
 
-def test_too_few_words_are_refused(tmp_path):
-    rows = Dataset.from_list([{"query": f"same {n % 3}", "document": "words"} for n in range(9)])
-    with pytest.raises(ValueError, match="too few for 128 dimensions. Lower `dim`"):
-        prepare_batch_plan(rows, tmp_path / "plan", surrogate=TfidfSurrogate())
+@pytest.mark.parametrize("num_words", [3, 200])
+def test_a_few_texts_have_fewer_directions_than_dimensions(tmp_path, num_words):
+    words = np.array([f"word{number}" for number in range(num_words)])
+    rows = [{"query": "same", "document": " ".join(words[n % 3 :: 3])} for n in range(9)]
+    plan = prepare_batch_plan(Dataset.from_list(rows), tmp_path / "plan", surrogate=TfidfSurrogate())
+    assert plan.filter_documents.shape == (9, 128)
+    np.testing.assert_allclose(np.linalg.norm(plan.filter_documents, axis=1), 1, atol=1e-3)
 
 
 def test_a_cluster_of_one_is_refused(pairs, tmp_path):

@@ -104,7 +104,7 @@ def test_a_column_that_cannot_be_guessed_is_asked_for(tmp_path):
     message = (
         r"`.*corpus.csv` has no column `text`, and .* are \['id', 'title', 'body', 'summary'\]. Name the column .*"
     )
-    with pytest.raises(ValueError, match=f"{message}`text_column`, or with `--text-column`"):
+    with pytest.raises(ValueError, match=f"{message}`text_column`"):
         load_documents(path)
     assert load_documents(path, text_column="body") == ["b"]
     with pytest.raises(ValueError, match="corpus.csv` has no column of texts `absent`. Its columns of texts are"):
@@ -225,8 +225,8 @@ def test_the_documents_of_pairs_are_a_corpus():
         (["a", None], TypeError, "got a `NoneType` for document `1`"),
         ({"a": "text", "b": None}, TypeError, "got a `NoneType` for document `b`"),
         ({1: "text"}, TypeError, "Ids must be strings, got the `int` 1. Use `str"),
-        ([], ValueError, "A corpus needs at least one document, got none"),
-        ({}, ValueError, "A corpus needs at least one document, got none"),
+        ([], ValueError, "A corpus needs at least one document, but it has none"),
+        ({}, ValueError, "A corpus needs at least one document, but it has none"),
         (Dataset.from_dict({"text": TEXTS}).select([]), ValueError, "at least one document"),
         (
             DatasetDict(train=PAIRS),

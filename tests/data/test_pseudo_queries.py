@@ -136,7 +136,7 @@ def test_sentences_end_at_the_marks_of_several_scripts(text, sentences):
             ["A cat sleeps.", "A dog barks."],
             "No query can be made from the 2 different documents of `pets`.* Give doc",
         ),
-        ([], "A corpus needs at least one document, got none"),
+        ([], "A corpus needs at least one document, but it has none"),
     ],
     ids=["one document", "identical texts", "no text", "one short sentence each", "no document"],
 )

@@ -279,3 +279,14 @@ def test_an_empty_file_has_no_columns(tmp_path):
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     (tmp_path / "text").write_bytes("\ufeffa\r\n\ufeffb".encode())
     assert list(read_lines(tmp_path / "text")) == [(1, "a\r\n"), (2, "\ufeffb")]
+
+
+def test_a_csv_of_a_spreadsheet_may_have_semicolons(tmp_path):
+    (tmp_path / "faq.csv").write_text(
+        '\ufeffquery;document\nWho, if any?;"A dog; it\nbarks."\nb;c, d\n', encoding="utf-8"
+    )
+    (table,) = open_tables(tmp_path / "faq.csv")
+    assert [row for _, row in table.read([])] == [
+        {"query": "Who, if any?", "document": "A dog; it\nbarks."},
+        {"query": "b", "document": "c, d"},
+    ]

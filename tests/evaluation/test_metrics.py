@@ -59,3 +59,10 @@ def test_a_relevant_document_on_rank_11_counts_for_recall_alone():
     retrieval_set = RetrievalSet("one", corpus, {"q": "text"}, {"q": {"d10": 1}})
     results = score_ranking(Ranking(np.arange(12)[None], -np.arange(12.0)[None]), retrieval_set)
     assert [results[metric]["q"] for metric in METRICS] == [0.0, 0.0, 1.0]
+
+
+def test_all_metrics_break_ties_alike():
+    corpus = {f"d{number:02}": "text" for number in range(12)}
+    retrieval_set = RetrievalSet("tied", corpus, {"q": "text"}, {"q": {"d11": 1}})
+    results = score_ranking(Ranking(np.arange(12)[None], np.ones((1, 12))), retrieval_set)
+    assert results["ndcg@10"] == {"q": 1.0} and results["mrr@10"] == {"q": 1.0}  # trec_eval: the last id first

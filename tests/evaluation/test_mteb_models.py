@@ -78,7 +78,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
-    meta = make_model_meta(checkpoint, num_parameters=1000, training_datasets=["NQ"])
+    meta = make_model_meta(checkpoint, num_parameters=1000, training_datasets=["NQ"], trust_remote_code=True)
     assert (meta.name, meta.embed_dim, meta.training_datasets) == ("local/animals", 384, {"NQ"})
     cache = mteb.ResultCache(tmp_path)
     results = mteb.evaluate(meta.load_model(device="cpu"), [task], cache=cache, show_progress_bar=False)
@@ -94,10 +94,10 @@ def test_the_scores_are_those_of_our_evaluator(checkpoint, task, tmp_path):
 
 
 def test_a_task_gets_only_prompts_that_the_model_was_trained_with(checkpoint):
-    saved = make_model_meta(checkpoint).loader_kwargs["model_prompts"]
+    saved = make_model_meta(checkpoint, trust_remote_code=True).loader_kwargs["model_prompts"]
     assert saved == {"query": "q: ", "document": "search_document: "}
     prompts = Prompts(classification="classification: ", clustering="clustering: ")
-    given = make_model_meta(checkpoint, prompts=prompts).loader_kwargs["model_prompts"]
+    given = make_model_meta(checkpoint, prompts=prompts, trust_remote_code=True).loader_kwargs["model_prompts"]
     assert (given["STS"], given["Clustering"]) == ("classification: ", "clustering: ")
 
 
@@ -106,13 +106,18 @@ def test_a_checkpoint_without_first_stage_is_refused(checkpoint, tmp_path):
     model[0].set_context(list(CORPUS.values()))
     save_with_context(model, tmp_path / "slim", with_first_stage=False)
     with pytest.raises(ValueError, match="without its first stage, which mteb needs"):
-        make_model_meta(tmp_path / "slim")
+        make_model_meta(tmp_path / "slim", trust_remote_code=True)
 
 
 def test_a_checkpoint_with_a_context_is_refused_by_the_wrapper(checkpoint, task, tmp_path):
     model = SentenceTransformer(str(checkpoint), trust_remote_code=True, device="cpu")
     model[0].set_context(list(CORPUS.values()))
     save_with_context(model, tmp_path / "special")
-    wrapped = make_model_meta(tmp_path / "special").load_model(device="cpu")
+    wrapped = make_model_meta(tmp_path / "special", trust_remote_code=True).load_model(device="cpu")
     with pytest.raises(ValueError, match="has a context of its own"):
         wrapped.model.encode(["text"], dataset_embeddings=np.zeros((12, 384), dtype=np.float32))
+
+
+def test_the_code_of_a_checkpoint_is_run_only_if_it_is_trusted(checkpoint):
+    with pytest.raises(ValueError, match="mteb would run the code that .* contains. If you trust it, pass"):
+        make_model_meta(checkpoint)

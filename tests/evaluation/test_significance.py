@@ -55,3 +55,8 @@ def test_the_same_seed_gives_the_same_p_value():
 def test_different_queries_are_refused(other):
     with pytest.raises(ValueError, match="got 1 and . queries that differ"):
         compare_scores([scores([0.5])], [other])
+
+
+def test_one_query_proves_nothing():
+    comparison = compare_scores([scores([0.0])], [scores([1.0])])
+    assert (comparison.difference, comparison.p_value, comparison.is_significant) == (1.0, 1.0, False)

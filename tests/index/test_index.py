@@ -340,7 +340,7 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
             ValueError,
             "0 texts for 1 ids",
         ),
-        (lambda index: ContextualIndex.build(index.model, []), ValueError, "at least one document, got none"),
+        (lambda index: ContextualIndex.build(index.model, []), ValueError, "at least one document, but it has none"),
         (lambda index: ContextualIndex.build(index.model, "a"), FileNotFoundError, "A text is passed in a list"),
         (lambda index: ContextualIndex.build(index.model, ["a"], kind="tree"), ValueError, "`kind` must be one of"),
     ],

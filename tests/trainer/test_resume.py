@@ -125,25 +125,41 @@ def test_a_plain_encoder_resumes_too(tiny, plan_folder, tmp_path):
 
 
 class Signal(TrainerCallback):
+    def __init__(self, number, times=1):
+        self.number, self.times = number, times
+
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(self.times):
+                os.kill(os.getpid(), self.number)
 
 
-def test_sigterm_saves_and_ends_cleanly(tiny, plan_folder, tmp_path):
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGINT, 2)])
+def test_a_signal_saves_and_ends_cleanly(tiny, plan_folder, tmp_path, number, times):
     expected, _ = make_run(tiny, plan_folder, tmp_path / "whole", save_strategy="no")
     expected.train()
     trainer, _ = make_run(tiny, plan_folder, tmp_path / "cut", save_steps=100)
-    trainer.add_callback(Signal())
-    handler = signal.getsignal(signal.SIGTERM)
+    trainer.add_callback(Signal(number, times))
+    handler = signal.getsignal(number)
     trainer.train()
     assert trainer.was_terminated
-    assert signal.getsignal(signal.SIGTERM) == handler
+    assert signal.getsignal(number) == handler
     assert find_last_checkpoint(tmp_path / "cut").name == "checkpoint-6"
     resumed, _ = make_run(tiny, plan_folder, tmp_path / "cut")
     resumed.train("auto")
     assert not resumed.was_terminated
     assert_same(final_state(resumed), final_state(expected))
+
+
+def test_a_second_ctrl_c_stops_at_once_and_the_process_listens_again(tiny, plan_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("cde_hf.trainer.callbacks._SECONDS_OF_ONE_SIGNAL", 0)
+    trainer, _ = make_run(tiny, plan_folder, tmp_path, save_steps=100)
+    trainer.add_callback(Signal(signal.SIGINT, times=2))
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert find_last_checkpoint(tmp_path) is None
 
 
 def run_script(case, folder, *, kill_after=None):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,10 @@ def test_an_encoder_in_a_subfolder_is_found(arguments, encoder, tmp_path, archit
     assert (tmp_path / "out" / "model.safetensors").exists()
 
 
-def test_the_data_must_be_named(arguments, capsys, tmp_path):
-    with pytest.raises(SystemExit):
-        script.TrainingArgumentParser().parse(["--output_dir", "out"])
-    assert "the following arguments are required: --data" in capsys.readouterr().err
+def test_the_data_must_be_named(arguments, tmp_path):
+    for command_line in ([], ["--output_dir", "out"]):
+        with pytest.raises(ValueError, match="There is nothing to train on. Give pairs: `--data pairs.jsonl"):
+            script.TrainingArgumentParser().parse(command_line)
     (tmp_path / "run.yaml").write_text("data: [docstrings]\noutput_dir: out\n")
     parsed, _ = script.TrainingArgumentParser().parse([str(tmp_path / "run.yaml"), "--use_cpu", "true"])
     assert parsed.data == ["docstrings"]
@@ -187,15 +188,30 @@ def test_learning_rates_by_name_come_as_json_or_as_a_mapping(tmp_path):
     assert args.learning_rate_mapping == {"^second": 1e-3}
 
 
-def test_help_groups_the_arguments(capsys):
+def help_of(option, capsys):
     with pytest.raises(SystemExit):
-        script.TrainingArgumentParser().parse(["--help"])
-    text = capsys.readouterr().out
+        run_training([option])
+    return capsys.readouterr().out
+
+
+def test_help_groups_the_arguments(capsys):
+    text = help_of("--help-all", capsys)
     places = [text.index(f"\n{title}:") for title in (*script.ARGUMENT_GROUPS, "all other arguments of Training")[:-1]]
     assert places == sorted(places)
     assert "--temperature" in text[text.index("\nloss:") : text.index("\nbatches:")]
     assert "(default: None)" not in text
     assert "(default: 0.02)" in text
+    assert "_" not in "".join(re.findall("^  --[^ ]*", text, re.MULTILINE))  # one spelling
+
+
+def test_help_shows_twenty_arguments_and_how_to_see_the_rest(capsys):
+    text = help_of("--help", capsys)
+    options = re.findall("^  --([a-z0-9-]*)", text, re.MULTILINE)
+    assert sorted(options) == sorted(
+        [*(name.replace("_", "-") for name in script.FIRST_ARGUMENTS), "help", "help-all"]
+    )
+    assert len(script.FIRST_ARGUMENTS) == 20 and len(text.splitlines()) < 100
+    assert "example: cde-hf train --data pairs.jsonl --output-dir my-model" in text
 
 
 def test_every_argument_of_ours_is_in_a_group():
@@ -206,9 +222,36 @@ def test_every_argument_of_ours_is_in_a_group():
 
 
 def test_help_names_the_command(capsys):
+    assert help_of("--help", capsys).startswith("usage: cde-hf train [CONFIGURATION.yaml] [--argument value ...]")
+
+
+def test_a_run_ends_by_saying_what_it_wrote_and_what_it_reads(arguments, tmp_path, capsys):
+    run_training(arguments)
+    output = capsys.readouterr().out
+    assert f"Wrote {tmp_path / 'out'}: load it with SentenceTransformer('{tmp_path / 'out'}', trust_remote" in output
+    assert "It reads the first 16 tokens of a text, as in the training (`--max-length`)" in output
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (["--model", "no-model"], "`no-model` is neither a folder nor a model on the Hub. Check its path or name"),
+        (["--eval_data", "absent"], "There is no folder `absent`"),
+        (["--surrogate", "./absent"], "`./absent` is neither a folder nor a model on the Hub"),
+    ],
+)
+def test_mistakes_are_named_before_the_plan_is_made(arguments, tmp_path, mistake, message):
+    with pytest.raises(FileNotFoundError, match=message):
+        run_training([*arguments, *mistake])
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_arguments_and_broken_json_are_named(capsys):
     with pytest.raises(SystemExit):
-        run_training(["--help"])
-    assert capsys.readouterr().out.startswith("usage: cde-hf train [CONFIGURATION.yaml] [--argument value ...]")
+        script.TrainingArgumentParser().parse(["--data", "docstrings", "--use-cpu", "--dta", "pairs.jsonl"])
+    assert "unrecognized arguments: --dta pairs.jsonl (see --help-all)" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="`{` is not valid JSON .* Put it into single quotes"):
+        script.TrainingArgumentParser().parse(["--data", "docstrings", "--learning-rate-mapping", "{"])
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

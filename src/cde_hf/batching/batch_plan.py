@@ -21,7 +21,7 @@ _NUM_CHECKED_ROWS = 1_000
 _BLOCK_SIZE = 10_000
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BatchPlan:
     """
     Clusters, surrogate vectors and statistics of the pairs of one data set, in a folder made by `cde-hf prepare`.
@@ -53,6 +53,10 @@ class BatchPlan:
 
     def __len__(self) -> int:
         return self.manifest["num_pairs"]
+
+    def __repr__(self) -> str:
+        num_clusters = self.manifest["statistics"]["num_clusters"]
+        return f"BatchPlan({str(self.folder)!r}, {len(self):,} pairs, {num_clusters:,} clusters)"
 
     @property
     def domains(self) -> list[str]:

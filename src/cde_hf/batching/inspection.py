@@ -192,7 +192,7 @@ def _filtered_share(plan: BatchPlan) -> str:
     labels, values = list(shares), [100 * share for share in shares.values()]
     return (
         "<h2>Filtered negatives by domain</h2><p class='note'>Percent of the in-batch negatives that the filter "
-        f"removes in batches of {entry['batch_size']}.</p>" + _bars(labels, values)
+        f"removes in batches of {_text(entry['batch_size'])}.</p>" + _bars(labels, values)
     )
 
 
@@ -200,7 +200,7 @@ def _sample_clusters(clusters: list[dict[str, Any]]) -> str:
     parts = ["<h2>Sample clusters</h2><p class='note'>Are the documents of a cluster hard to tell apart?</p>"]
     for cluster in clusters:
         rows = [(pair["query"], pair["document"]) for pair in cluster["pairs"]]
-        title = f"{_text(cluster['domain'])}, {cluster['size']} pairs"
+        title = f"{_text(cluster['domain'])}, {_text(cluster['size'])} pairs"
         parts.append(f"<details open><summary>{title}</summary>{_table(('Query', 'Document'), rows)}</details>")
     return "".join(parts)
 

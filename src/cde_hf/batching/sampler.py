@@ -90,7 +90,8 @@ class ClusteredBatchSampler(BatchSampler):
             largest = max(len(rows) for rows in self._domain_rows)
             raise ValueError(
                 f"The domains cannot fill {num_processes} batches of {batch_size} pairs: the largest "
-                f"of {len(self._domain_rows)} has {largest}. Lower the batch size."
+                f"of {len(self._domain_rows)} has {largest}. Lower the batch size: "
+                "`per_device_train_batch_size` of a training."
             )
 
     def set_epoch(self, epoch: int) -> None:

@@ -20,7 +20,7 @@ from sklearn.preprocessing import normalize
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..data import check_counts, check_seed
+from ..data import check_counts, check_seed, check_texts
 from ..files import explained_full_disk
 from ..processes import process_state
 
@@ -143,16 +143,16 @@ class TfidfSurrogate:
 
     def fit(self, texts: Iterable[str]) -> None:
         """Fits the vocabulary and the decomposition."""
+        texts = list(texts)
+        check_texts(texts)
         weights = self._vectorizer.fit_transform(texts)
-        if weights.shape[1] <= self.dim:
-            raise ValueError(
-                f"The texts have {weights.shape[1]} different words, too few for {self.dim} dimensions. Lower `dim`."
-            )
-        self._decomposition.fit(weights)
+        self._decomposition.set_params(n_components=min(self.dim, *weights.shape)).fit(weights)
 
     def encode(self, texts: list[str], side: Side) -> np.ndarray:
         """Encodes texts to unit-norm vectors. A text without any known word has a zero vector."""
-        return normalize(self._decomposition.transform(self._vectorizer.transform(texts))).astype(np.float32)
+        vectors = normalize(self._decomposition.transform(self._vectorizer.transform(texts)))
+        # A few texts, or few words, have fewer directions than `dim`.
+        return np.pad(vectors, ((0, 0), (0, self.dim - vectors.shape[1]))).astype(np.float32)
 
 
 def write_vectors(
@@ -209,7 +209,7 @@ def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
             vectors = np.load(path, mmap_mode="r")
             if vectors.shape == shape and vectors.dtype == dtype:
                 return vectors
-        except ValueError:
+        except (ValueError, EOFError):
             pass  # interrupted while it was created, so no shard is complete
         for marker in path.parent.glob(f"{path.stem}.*.done"):
             marker.unlink()

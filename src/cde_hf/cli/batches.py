@@ -4,7 +4,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .common import MODEL_HELP, add_columns_argument, natural, positive, say
+from .common import (
+    MODEL_HELP,
+    HelpFormatter,
+    add_columns_argument,
+    add_overwrite_argument,
+    natural,
+    positive,
+    refuse_older,
+    say,
+    several,
+)
 
 
 if TYPE_CHECKING:
@@ -46,8 +56,9 @@ def inspect(args: argparse.Namespace) -> None:
     from .. import BatchPlan
     from ..batching import format_statistics, write_inspection_page
 
-    plan = BatchPlan.load(args.plan, verify=args.verify)
     page = args.html or args.plan.with_suffix(".html")
+    refuse_older(page, args, exists=page.exists() and "<title>Batch plan" not in page.read_text(errors="replace"))
+    plan = BatchPlan.load(args.plan, verify=args.verify)
     write_inspection_page(plan, page)
     say(format_statistics(plan))
     say(f"\nWrote {page}: open it in a browser.")
@@ -66,10 +77,12 @@ def _format_costs(costs: "PlanCosts") -> str:
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
     from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
+    from ..saving import named_model
 
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
-    return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
+    with named_model(name):
+        return SentenceTransformerSurrogate(model_path(name), max_length=args.max_length)
 
 
 def add_prepare(commands: argparse._SubParsersAction) -> None:
@@ -81,7 +94,7 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
         "domain, so that batches can be filled with similar pairs. If interrupted, run the same command again to "
         "resume. On several GPUs: accelerate launch -m cde_hf.cli prepare ...",
         epilog="example: cde-hf prepare docstrings plan --surrogate tfidf --cluster-size 256",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument(
         "data",
@@ -103,7 +116,7 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
     surrogate.add_argument("--max-length", type=positive, help="tokens that a surrogate model reads of a text")
     surrogate.add_argument("--dtype", choices=["float16", "float32"], default="float16", help="precision on disk")
     clusters = command.add_argument_group("clusters")
-    clusters.add_argument("--cluster-size", type=positive, default=256, help="target cluster size, in pairs")
+    clusters.add_argument("--cluster-size", type=several, default=256, help="target cluster size, in pairs")
     clusters.add_argument("--iterations", type=positive, default=100, help="k-means iterations")
     clusters.add_argument("--starts", type=positive, default=6, help="k-means starts; the best one is kept")
     clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
@@ -123,6 +136,7 @@ def add_inspect(commands: argparse._SubParsersAction) -> None:
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
     command.add_argument("--verify", action="store_true", help="compare the hashes of all files, not only their sizes")
     command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
+    add_overwrite_argument(command)
     command.set_defaults(run=inspect)
 
 

@@ -17,10 +17,26 @@ CORPUS_HELP = (
 MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        if isinstance(action.default, list):
+            return f"{action.help} (default: {' '.join(action.default)})"
+        return super()._get_help_string(action)
+
+
 def say(text: str) -> None:
     """Writes a line for the user, from the first process only."""
     if os.environ.get("RANK", "0") == "0":
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(printable(text) + "\n")
+
+
+def printable(text: str) -> str:
+    """Replaces control characters, with which a document or a file could change what the terminal shows."""
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
 def positive(text: str) -> int:
@@ -31,6 +47,11 @@ def positive(text: str) -> int:
 def natural(text: str) -> int:
     """Type of a seed, or of a number that may be 0."""
     return _whole_number(text, 0)
+
+
+def several(text: str) -> int:
+    """Type of a number of texts that are compared with one another."""
+    return _whole_number(text, 2)
 
 
 def _whole_number(text: str, least: int) -> int:
@@ -44,9 +65,11 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     from .. import model_path
+    from ..saving import named_model
 
     try:
-        return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
+        with named_model(name):
+            return SentenceTransformer(model_path(name), trust_remote_code=args.trust_remote_code)
     except ValueError as error:
         if not args.trust_remote_code and "trust_remote_code=True" in str(error):
             raise ValueError(
@@ -62,7 +85,7 @@ def read_corpus(path: Path, args: argparse.Namespace) -> "str | dict[str, str]":
     return str(path) if args.text_column is None else load_corpus(str(path), text_column=args.text_column)
 
 
-def add_text_column_argument(command: argparse.ArgumentParser) -> None:
+def add_text_column_argument(command: argparse._ActionsContainer) -> None:
     """Adds the option of all commands that read a corpus."""
     command.add_argument(
         "--text-column",
@@ -82,7 +105,18 @@ def add_columns_argument(command: argparse._ActionsContainer) -> None:
     )
 
 
-def add_trust_argument(command: argparse.ArgumentParser) -> None:
+def refuse_older(path: Path, args: argparse.Namespace, *, exists: bool) -> None:
+    """Refuses to replace a file or folder of an earlier run, unless the user wants it replaced."""
+    if exists and not args.overwrite:
+        raise FileExistsError(f"`{path}` exists already. Give another name, or replace it with `--overwrite`.")
+
+
+def add_overwrite_argument(command: argparse._ActionsContainer) -> None:
+    """Adds the option of all commands that could replace what an earlier run wrote."""
+    command.add_argument("--overwrite", action="store_true", help="replace what an earlier run wrote there")
+
+
+def add_trust_argument(command: argparse._ActionsContainer) -> None:
     """Adds the option of all commands that load checkpoints."""
     command.add_argument(
         "--trust-remote-code", action="store_true", help="run the code that a checkpoint contains; CDE models need it"
@@ -92,12 +126,17 @@ def add_trust_argument(command: argparse.ArgumentParser) -> None:
 __all__ = [
     "CORPUS_HELP",
     "MODEL_HELP",
+    "HelpFormatter",
     "add_columns_argument",
+    "add_overwrite_argument",
     "add_text_column_argument",
     "add_trust_argument",
     "load_model",
     "natural",
     "positive",
+    "printable",
+    "refuse_older",
     "read_corpus",
     "say",
+    "several",
 ]

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 from .common import (
     CORPUS_HELP,
     MODEL_HELP,
+    HelpFormatter,
     add_columns_argument,
+    add_overwrite_argument,
     add_text_column_argument,
     add_trust_argument,
     load_model,
     natural,
     positive,
     read_corpus,
+    refuse_older,
     say,
 )
 
@@ -37,6 +40,8 @@ def evaluate(args: argparse.Namespace) -> None:
     unknown = [metric for metric in args.metrics if metric not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
+    if args.json is not None:
+        refuse_older(args.json, args, exists=args.json.exists())
     columns = parse_columns(args.columns)
     retrieval_sets = [load_retrieval_set(source, columns=columns) for source in args.data]
     proxies = [
@@ -56,6 +61,8 @@ def evaluate(args: argparse.Namespace) -> None:
         context_size=args.context_size,
         seed=args.seed,
     )
+    if args.json is not None:  # first, so that nothing is lost
+        evaluation.save(args.json)
     first = {row.system: row for row in reversed(evaluation.rows)}
     baselines = {row: first[compared_with[row.system]] for row in evaluation.rows if row.system in compared_with}
     if proxies:
@@ -68,8 +75,7 @@ def evaluate(args: argparse.Namespace) -> None:
             comparison = evaluation.compare(baseline, row, metric=args.metrics[0])
             say(f"{row} - {baseline}: {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})")
     if args.json is not None:
-        evaluation.save(args.json)
-        say(f"Wrote {args.json}.")
+        say(f"Wrote {args.json}: `cde-hf push ... --scores {args.json}` puts the scores into a model card.")
     if proxies:
         say(effect_of_context(evaluation, Path(args.model).name, args.metrics[0]))
 
@@ -108,6 +114,7 @@ def contextualize(args: argparse.Namespace) -> None:
     from .. import save_with_context
     from ..files import CHECKPOINT
 
+    refuse_older(args.output, args, exists=CHECKPOINT.is_in(args.output))
     with CHECKPOINT.locked(args.output):
         corpus = read_corpus(args.corpus, args)
         model = load_model(args.model, args)
@@ -167,10 +174,11 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
         "model is also whitened, and contextualized, with the same documents. Without labels, --corpus makes queries "
         "from the documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    data = command.add_mutually_exclusive_group(required=True)
+    group = command.add_argument_group("data, one of --data and --corpus")
+    data = group.add_mutually_exclusive_group(required=True)
     data.add_argument(
         "--data", nargs="+", default=[], metavar="SET", help="folders of retrieval sets, or files of pairs"
     )
@@ -182,21 +190,25 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
         metavar="FILE",
         help="corpora without queries, as files or folders: titles or sentences of their documents are the queries",
     )
-    add_columns_argument(command)
-    add_text_column_argument(command)
-    command.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
-    command.add_argument(
+    add_columns_argument(group)
+    add_text_column_argument(group)
+    group = command.add_argument_group("models")
+    group.add_argument("--compare", nargs="+", default=[], metavar="MODEL", help="more models to score")
+    group.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
+    add_trust_argument(group)
+    group = command.add_argument_group("context")
+    group.add_argument(
         "--context",
         nargs="+",
         help="own, foreign, random, none, or a file or folder of documents (default: own, and foreign if there are "
         "several sets)",
     )
-    command.add_argument("--context-size", type=positive, help="context documents to sample (default: all)")
-    command.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
-    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
-    command.add_argument("--seed", type=natural, default=0, help="seed of the sample")
-    command.add_argument("--json", type=Path, help="file for the scores of every query")
-    add_trust_argument(command)
+    group.add_argument("--context-size", type=positive, help="context documents to sample (default: all)")
+    group.add_argument("--seed", type=natural, default=0, help="seed of the sample")
+    group = command.add_argument_group("output")
+    group.add_argument("--metrics", nargs="+", default=["ndcg@10"], help="any of ndcg@10, mrr@10, recall@100")
+    group.add_argument("--json", type=Path, help="file for the scores of every query")
+    add_overwrite_argument(group)
     command.set_defaults(run=evaluate)
 
 
@@ -208,7 +220,7 @@ def add_contextualize(commands: argparse._SubParsersAction) -> None:
         description="Saves a sentence-transformers model with context-frequency pooling and a corpus part, which are "
         "fitted to the corpus. It needs neither labels nor training, and encodes about as fast as before.",
         epilog="example: cde-hf contextualize minilm corpus.jsonl minilm-corpus",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("corpus", metavar="CORPUS", type=Path, help=CORPUS_HELP)
@@ -217,6 +229,7 @@ def add_contextualize(commands: argparse._SubParsersAction) -> None:
     command.add_argument("--corpus-dim", type=natural, default=256, help="dimensions of the corpus part, 0 for none")
     command.add_argument("--size", type=positive, help="number of documents to sample (default: up to 50,000)")
     command.add_argument("--seed", type=natural, default=0, help="seed of the sample and of the fit")
+    add_overwrite_argument(command)
     add_trust_argument(command)
     command.set_defaults(run=contextualize)
 

@@ -2,11 +2,14 @@
 
 import argparse
 import logging
+import re
+import sys
 import traceback
 from collections.abc import Sequence
 
 from .. import __version__
 from .batches import add_inspect, add_prepare
+from .common import printable
 from .evaluate import add_contextualize, add_evaluate
 from .publish import add_convert, add_export_onnx, add_push
 from .search import add_encode, add_index, add_search
@@ -28,16 +31,33 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     command.set_defaults(run=train)
 
 
+_COMMANDS = {
+    "adapt a model to a corpus": (add_contextualize, add_evaluate),
+    "search": (add_index, add_search, add_encode),
+    "train": (_add_train, add_prepare, add_inspect),
+    "publish": (add_push, add_export_onnx, add_convert),
+}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(prog="cde-hf", description="Contextual document embeddings.")
+    parser = argparse.ArgumentParser(
+        prog="cde-hf",
+        description="Contextual document embeddings.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
     parser.set_defaults(verbose=False)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add_command in (add_convert, add_prepare, add_inspect, _add_train, add_evaluate, add_contextualize):
-        add_command(commands)
-    for add_command in (add_encode, add_index, add_search, add_export_onnx, add_push):
-        add_command(commands)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
+    lines = []
+    for title, add_commands in _COMMANDS.items():
+        lines.append(f"{title}:")
+        for add_command in add_commands:
+            add_command(commands)
+            (command,) = commands._choices_actions  # shown in groups, which argparse has for options alone
+            lines.append(f"  {command.dest:15}{command.help}")
+            commands._choices_actions.clear()
+    parser.epilog = "\n".join([*lines, "", "example: cde-hf evaluate minilm --corpus corpus.jsonl"])
     # Before the command or after it. A command must not reset what was given before it, so it has no default.
     for each in (parser, *commands.choices.values()):
         each.add_argument(
@@ -49,7 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
-    args, rest = parser.parse_known_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    given = [re.sub(r"^--[\w-]+", lambda name: name[0].replace("_", "-"), each) for each in given]
+    args, rest = parser.parse_known_args(given)
     args.rest = rest
     if args.rest and args.run is not train:
         parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
@@ -62,7 +84,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError, ImportError) as error:
         if args.verbose or not _is_expected(error):
             raise
-        parser.exit(1, f"cde-hf: {error}\n")
+        parser.exit(1, f"cde-hf: {printable(_in_options(str(error), args, given))}\n")
+    except KeyboardInterrupt:
+        if args.verbose:
+            raise
+        parser.exit(130, "\ncde-hf: interrupted. What was complete is kept: run the same command again.\n")
+
+
+def _in_options(message: str, args: argparse.Namespace, given: Sequence[str]) -> str:
+    """Names options where an error names the Python arguments, but not where it names what the user gave."""
+    names = set(vars(args))
+    if args.run is train:
+        from ..trainer.script import TrainingArgumentParser
+
+        names = {action.dest for action in TrainingArgumentParser()._actions}
+
+    def to_option(match: re.Match) -> str:
+        name, value = match[1], match[2]
+        if name in given or "_" not in name or name not in names:
+            return match[0]
+        return f"`--{name.replace('_', '-')}{'' if value in (None, 'True') else f' {value}'}`"
+
+    return re.sub(r"`(\w+)(?:=([\w.-]+))?`", to_option, message)
 
 
 def _is_expected(error: Exception) -> bool:

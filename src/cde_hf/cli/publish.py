@@ -4,8 +4,19 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from .common import add_text_column_argument, add_trust_argument, load_model, natural, read_corpus, say
+from .common import (
+    HelpFormatter,
+    add_overwrite_argument,
+    add_text_column_argument,
+    add_trust_argument,
+    load_model,
+    natural,
+    read_corpus,
+    refuse_older,
+    say,
+)
 
 
 def export_onnx(args: argparse.Namespace) -> None:
@@ -14,6 +25,7 @@ def export_onnx(args: argparse.Namespace) -> None:
     from .. import set_context
     from ..onnx import ONNX
 
+    refuse_older(args.output, args, exists=ONNX.is_in(args.output))
     ONNX.refuse_foreign(args.output)  # before the model is read
     model = load_model(args.model, args)
     if args.context is not None:
@@ -29,9 +41,9 @@ def push(args: argparse.Namespace) -> None:
 
     evaluation, settings = None, {}
     if args.scores is not None:
-        evaluation = Evaluation.from_json(args.scores.read_text(encoding="utf-8"))
+        evaluation = Evaluation.load(args.scores)
     if args.settings is not None:
-        settings = json.loads(args.settings.read_text(encoding="utf-8"))
+        settings = _read_settings(args.settings)
     facts = CardFacts(
         base_model=args.base_model,
         datasets=args.datasets,
@@ -46,6 +58,13 @@ def push(args: argparse.Namespace) -> None:
         say(f"Wrote {place}: exactly the files to publish. Nothing was uploaded.")
     else:
         say(f"Published {place}")
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"`{path}` cannot be read as one JSON object ({error}). Fix it.") from error
 
 
 def _list_files(folder: Path, upload: Path) -> None:
@@ -64,22 +83,29 @@ def convert(args: argparse.Namespace) -> None:
     """Writes a released checkpoint in the layout of this package."""
     from transformers import AutoTokenizer
 
-    from .. import CDEModel, Prompts, save_checkpoint
+    from .. import CDEModel, Prompts, model_path, save_checkpoint
     from ..files import CHECKPOINT
+    from ..saving import named_model
 
+    refuse_older(args.destination, args, exists=CHECKPOINT.is_in(args.destination))
     with CHECKPOINT.locked(args.destination):
-        model = CDEModel.from_pretrained(args.source)
+        with named_model(args.source):
+            source = model_path(args.source)
+            model = CDEModel.from_pretrained(source)
         tokenizer_files = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-        if Path(args.source).is_dir() and not any((Path(args.source) / name).exists() for name in tokenizer_files):
+        if Path(source).is_dir() and not any((Path(source) / name).exists() for name in tokenizer_files):
             with CHECKPOINT.replacing(args.destination) as new_folder:
                 model.save_pretrained(new_folder)
             say(f"{args.source} has no tokenizer, so {args.destination} has none either and serves AutoModel alone.")
         else:
             prompts = Prompts(classification="classification: ", clustering="clustering: ")  # of the released models
             # The code of the released checkpoints is not needed, so it is neither run nor asked for.
-            tokenizer = AutoTokenizer.from_pretrained(args.source, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
             save_checkpoint(model, tokenizer, args.destination, prompts=prompts)
-    say(f"Wrote {args.destination}: {model.num_parameters():,} parameters.")
+    say(
+        f"Wrote {args.destination}: {model.num_parameters():,} parameters. Load it with "
+        f"AutoModel.from_pretrained('{args.destination}', trust_remote_code=True)."
+    )
 
 
 def add_convert(commands: argparse._SubParsersAction) -> None:
@@ -93,6 +119,7 @@ def add_convert(commands: argparse._SubParsersAction) -> None:
     )
     command.add_argument("source", metavar="SOURCE", help="folder or Hub name of the checkpoint to read")
     command.add_argument("destination", metavar="DESTINATION", help="folder to write")
+    add_overwrite_argument(command)
     command.set_defaults(run=convert)
 
 
@@ -104,7 +131,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
         description="Exports a contextualized model, or the second stage of a CDE checkpoint, to ONNX, together with "
         "the context of a corpus. The result runs with sentence-transformers, or with onnxruntime alone.",
         epilog="example: cde-hf export-onnx my-model my-onnx --context corpus.jsonl --int8 --trust-remote-code",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument("model", metavar="MODEL", help="folder or Hub name of a contextual model")
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
@@ -117,6 +144,7 @@ def add_export_onnx(commands: argparse._SubParsersAction) -> None:
         help="make the context of a CDE checkpoint a graph input, so that it can be changed",
     )
     command.add_argument("--int8", action="store_true", help="quantize the weights to int8")
+    add_overwrite_argument(command)
     add_trust_argument(command)
     command.set_defaults(run=export_onnx)
 
@@ -132,7 +160,7 @@ def add_push(commands: argparse._SubParsersAction) -> None:
         "without its texts. An access token in a file stops the upload, and so does a symbolic link. Log in with "
         "`hf auth login` first.",
         epilog="example: cde-hf push my-model me/my-model --scores scores.json --dry-run upload",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument("folder", metavar="FOLDER", type=Path, help="folder of the checkpoint")
     command.add_argument("repo", metavar="REPO", help="name of the repository, user/name")

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 from .common import (
     CORPUS_HELP,
     MODEL_HELP,
+    HelpFormatter,
+    add_overwrite_argument,
     add_text_column_argument,
     add_trust_argument,
     load_model,
     natural,
     positive,
     read_corpus,
+    refuse_older,
     say,
 )
 
@@ -37,8 +40,13 @@ _NUM_SHOWN_TERMS = 4
 
 def encode(args: argparse.Namespace) -> None:
     """Encodes a corpus into Parquet files."""
-    encoded = _encode_on_ray(args) if args.ray else _encode(_contextual_model(args), args, args.output)
-    say(f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files.")
+    trust = " --trust-remote-code" if args.trust_remote_code else ""
+    model = None if args.ray else _contextual_model(args)
+    encoded = _encode_on_ray(args) if model is None else _encode(model, args, args.output)
+    say(
+        f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files. Make an index with "
+        f"`cde-hf index {args.model} {args.output} INDEX{trust}`.{'' if model is None else _describe_length(model)}"
+    )
 
 
 def index(args: argparse.Namespace) -> None:
@@ -49,6 +57,7 @@ def index(args: argparse.Namespace) -> None:
     from ..processes import process_state
 
     is_main = process_state().is_main_process
+    refuse_older(args.output, args, exists=ContextualIndex.exists(args.output))
     with INDEX.locked(args.output) if is_main else nullcontext():
         model = _contextual_model(args)
         is_encoded = EncodedCorpus.exists(args.corpus)
@@ -60,7 +69,10 @@ def index(args: argparse.Namespace) -> None:
             if not is_encoded:
                 shutil.rmtree(work)
             trust = " --trust-remote-code" if args.trust_remote_code else ""
-            say(f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`.")
+            say(
+                f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`."
+                f"{_describe_length(model)}"
+            )
 
 
 def search(args: argparse.Namespace) -> None:
@@ -71,6 +83,8 @@ def search(args: argparse.Namespace) -> None:
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
+    if args.model is None and Path(name).is_absolute() and not Path(name).is_dir():
+        raise FileNotFoundError(f"The model of `{args.index}` was in `{name}`, which is gone. Give it with `--model`.")
     found = ContextualIndex.load(args.index, load_model(name, args), verify=args.verify)
     both = SideBySide(found) if args.side_by_side else None
     queries = [args.query] if args.query is not None else _typed_queries(shows_prompt=not args.json)
@@ -118,6 +132,10 @@ def _encode_on_ray(args: argparse.Namespace) -> "EncodedCorpus":
         shard_size=args.shard_size,
         seed=args.seed,
     )
+
+
+def _describe_length(model: "SentenceTransformer") -> str:
+    return f" The model reads the first {model.max_seq_length} tokens of a document."
 
 
 def _typed_queries(*, shows_prompt: bool) -> Iterator[str]:
@@ -168,21 +186,23 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("corpus", metavar="CORPUS", type=Path, help=corpus_help)
     command.add_argument("output", metavar="OUT", type=Path, help="folder to write")
-    command.add_argument(
+    add_text_column_argument(command.add_argument_group("corpus"))
+    model = command.add_argument_group("model")
+    model.add_argument(
         "--contextualize",
         action="store_true",
         help="adapt a plain model to this corpus first, as `cde-hf contextualize` does",
     )
-    command.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
-    command.add_argument(
+    model.add_argument("--seed", type=natural, default=0, help="seed with which the context is sampled")
+    add_trust_argument(model)
+    encoding = command.add_argument_group("encoding")
+    encoding.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
+    encoding.add_argument(
         "--shard-size",
         type=positive,
-        default=8192,
+        default=1024,
         help="documents in a file, or in a block of a Parquet file; an interrupted file is encoded again",
     )
-    command.add_argument("--seed", type=natural, default=0, help="seed with which the context is sampled")
-    add_text_column_argument(command)
-    add_trust_argument(command)
 
 
 def add_encode(commands: argparse._SubParsersAction) -> None:
@@ -195,7 +215,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         "each, so memory does not grow with the corpus. After an interruption, the same command resumes. On several "
         "processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     _add_encoding_arguments(command, corpus_help=CORPUS_HELP)
     command.add_argument(
@@ -215,15 +235,17 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         description="Encodes a corpus and writes an index: vectors, documents and the context of the vectors. After "
         "an interruption, the same command resumes. Also takes the folder of `cde-hf encode`.",
         epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
-    _add_encoding_arguments(command, corpus_help=f"{CORPUS_HELP} or of `cde-hf encode`")
-    command.add_argument(
+    _add_encoding_arguments(command, corpus_help=f"{CORPUS_HELP}, or the folder of `cde-hf encode`")
+    index_options = command.add_argument_group("index")
+    index_options.add_argument(
         "--kind",
         choices=["auto", "flat", "hnsw", "ivf"],
         default="auto",
         help="flat is exact; auto is flat up to 500,000 documents and hnsw beyond",
     )
+    add_overwrite_argument(index_options)
     command.set_defaults(run=index)
 
 
@@ -235,7 +257,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
         description="Shows the best documents for a query. Without a query, it reads queries until the input ends. "
         "Queries are encoded with the context of the index.",
         epilog="example: cde-hf search my-index 'Who sleeps on the sofa?' --side-by-side",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     command.add_argument("index", metavar="INDEX", type=Path, help="folder of the index")
     command.add_argument("query", metavar="QUERY", nargs="?", help="text to search for")

@@ -146,10 +146,10 @@ def open_corpus(corpus: Any) -> list[Table]:
 
 
 def _read_tables(
-    tables: Iterable[Table], text_column: str | None
+    tables: Sequence[Table], text_column: str | None
 ) -> tuple[Iterable[str | None], list[str], list[str]]:
     documents = list(read_documents(tables, text_column))
-    _check_not_empty(documents)
+    _check_not_empty(documents, tables[0].place)
     _, names, titles, texts = map(list, zip(*documents, strict=True))
     return names, titles, texts
 
@@ -174,7 +174,7 @@ def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str
         check_texts(texts, list(names))
     elif isinstance(corpus, Sequence) and not isinstance(corpus, bytes | bytearray):
         names, texts = repeat(None, len(corpus)), corpus
-        check_texts(texts, range(len(texts)))
+        check_texts(texts)
     else:
         raise TypeError(
             "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a "
@@ -188,18 +188,26 @@ def _number_missing(names: Iterable[str | None]) -> list[str]:
     return check_ids([str(row) if name is None else name for row, name in enumerate(names)])
 
 
-def _check_not_empty(documents: Sequence[Any]) -> None:
+def _check_not_empty(documents: Sequence[Any], place: str = "it") -> None:
     if len(documents) == 0:
-        raise ValueError("A corpus needs at least one document, got none. Check where the documents come from.")
+        raise ValueError(
+            f"A corpus needs at least one document, but {place} has none. Check where the documents come from."
+        )
 
 
 def check_texts(
-    texts: Sequence[Any], names: Sequence[Any], *, kind: str = "document", error: type[Exception] = TypeError
+    texts: Sequence[Any],
+    names: Sequence[Any] | None = None,
+    *,
+    kind: str = "document",
+    error: type[Exception] = TypeError,
 ) -> None:
-    """Checks all texts, each as [`check_text`] does. `kind` and the names stand in the message."""
+    """Checks all texts, each as [`check_text`] does. `kind` and name, or number, stand in the message."""
+    if isinstance(texts, str | bytes) or not hasattr(texts, "__getitem__"):
+        raise TypeError(f"A list of texts was expected, got a `{type(texts).__name__}`. Put the texts in a list.")
     for start in range(0, len(texts), _ROWS_PER_BATCH):  # reading the column of a dataset row by row is slow
         for row, text in enumerate(texts[start : start + _ROWS_PER_BATCH], start):
-            check_text(text, f"{kind} `{names[row]}`", error=error)
+            check_text(text, f"{kind} `{row if names is None else names[row]}`", error=error)
 
 
 def _read_dataset(
@@ -210,7 +218,7 @@ def _read_dataset(
     column = find_text_column(table, text_column)
     # A selection of rows may leave out the nulls of the table.
     if dataset.data.column(column).null_count > 0:
-        check_texts(dataset[column], range(len(dataset)), error=ValueError)
+        check_texts(dataset[column], error=ValueError)
     id_column = next((name for name in _ID_COLUMNS if name in dataset.column_names), None)
     names = repeat(None, len(dataset)) if id_column is None else map(_to_id, dataset[id_column][:])
     if text_column is None and "title" in dataset.column_names:
@@ -234,7 +242,7 @@ def find_text_column(table: Table, text_column: str | None) -> str:
         return candidates[0]
     raise ValueError(
         f"`{table.place}` has no column `text`, and its columns of texts are {texts}. Name the column of the "
-        "documents in `text_column`, or with `--text-column`."
+        "documents in `text_column`."
     )
 
 

@@ -31,7 +31,7 @@ _SENTENCE = re.compile(
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PseudoRetrievalSet(RetrievalSet):
     """
     A retrieval set with queries made from its corpus. Its scores compare models. Their height means nothing.

@@ -21,7 +21,7 @@ logger = logging.get_logger(__name__)
 _ROWS_PER_BATCH = 1000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RetrievalSet:
     """
     A corpus to search, queries, and judgements of which documents answer them.
@@ -42,6 +42,9 @@ class RetrievalSet:
     corpus: dict[str, str]
     queries: dict[str, str]
     qrels: dict[str, dict[str, int]]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {len(self.corpus):,} documents, {len(self.queries):,} queries)"
 
     def __post_init__(self) -> None:
         check_texts(list(self.corpus.values()), list(self.corpus), kind=f"document of `{self.name}`")

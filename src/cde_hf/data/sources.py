@@ -17,7 +17,7 @@ import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +300,11 @@ def _parse_json(text: str, place: str) -> Any:
 
 def _csv_rows(path: Path) -> Rows:
     csv.field_size_limit(2**31 - 1)  # the default refuses texts of more than 131,072 characters
-    reader = csv.reader((line for _, line in read_lines(path)), delimiter=_DELIMITERS[_ending(path)], strict=True)
+    lines = (line for _, line in read_lines(path))
+    first, delimiter = next(lines, ""), _DELIMITERS[_ending(path)]
+    if delimiter not in first and ";" in first:  # what spreadsheets write where the comma is in numbers
+        delimiter = ";"
+    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     try:
         for fields in filter(None, reader):

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
 
 from ..contextual_models import set_context, with_context
-from ..data import Corpus
+from ..data import Corpus, check_texts
 from ..modeling import Context
 
 
@@ -87,6 +87,7 @@ def context_report(
     Returns:
         `ContextReport`: The effects. If the context changes nothing, a warning says so.
     """
+    check_texts(texts, kind="text")
     if len(texts) < 3:
         raise ValueError(f"A margin needs at least 3 texts, got {len(texts)}. Give more texts of the corpus.")
     contexts = {"none": Context(), "context": context}

@@ -1,5 +1,7 @@
 """Scores of a ranking by trec_eval: NDCG@10, MRR@10 and recall@100 of every query."""
 
+import numpy as np
+
 from ..data.retrieval_sets import RetrievalSet
 from .exact_search import Ranking
 
@@ -35,7 +37,9 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
         retrieval_set.queries, ranking.document_indices.tolist(), ranking.scores.tolist(), strict=True
     ):
         found = [(document_ids[index], score) for index, score in zip(indices, scores, strict=True) if index >= 0]
-        runs[query_id], short_runs[query_id] = dict(found), dict(found[:10])
+        # As trec_eval breaks ties: by 32-bit score, then by id, both descending.
+        first = sorted(found, key=lambda pair: (np.float32(pair[1]), pair[0].encode()), reverse=True)[:10]
+        runs[query_id], short_runs[query_id] = dict(found), dict(first)
     results = pytrec_eval.RelevanceEvaluator(retrieval_set.qrels, {"ndcg_cut.10", "recall.100"}).evaluate(runs)
     # trec_eval has no cutoff for the reciprocal rank, so the run itself is cut off.
     short_results = pytrec_eval.RelevanceEvaluator(retrieval_set.qrels, {"recip_rank"}).evaluate(short_runs)

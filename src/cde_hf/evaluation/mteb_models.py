@@ -25,6 +25,7 @@ def make_model_meta(
     max_length: int = 512,
     prompts: Prompts | None = None,
     training_datasets: Iterable[str] = (),
+    trust_remote_code: bool = False,
 ) -> "ModelMeta":
     """
     Describes a checkpoint to mteb, whose `CDEWrapper` runs it with a context sampled from the corpus of each task.
@@ -44,6 +45,8 @@ def make_model_meta(
             Prompts that the model was trained with. Defaults to the prompts saved in the checkpoint.
         training_datasets (`Iterable[str]`, *optional*):
             Names of mteb tasks whose data it was trained on, which mteb marks as not zero-shot.
+        trust_remote_code (`bool`, *optional*, defaults to `False`):
+            Whether mteb may run the code that the checkpoint contains, without which it cannot load it.
 
     Returns:
         `mteb.models.ModelMeta`: The description, for `mteb.evaluate(meta, tasks)`.
@@ -55,6 +58,10 @@ def make_model_meta(
     except ImportError as error:
         raise ImportError("Describing a model to mteb needs mteb: `pip install 'cde-hf[mteb]'`.") from error
 
+    if not trust_remote_code:
+        raise ValueError(
+            f"mteb would run the code that `{checkpoint}` contains. If you trust it, pass `trust_remote_code=True`."
+        )
     config = CDEConfig.from_pretrained(checkpoint)
     if not config.has_first_stage:
         raise ValueError(

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class Row(NamedTuple):
         return f"{self.system}, {'no' if self.context == 'none' else self.context} context"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """
     Scores of systems on retrieval sets, made by [`evaluate`].
@@ -66,6 +67,10 @@ class Evaluation:
     foreign_sets: dict[str, str]
     context_size: int | None
     seed: int
+
+    def __repr__(self) -> str:
+        means = ", ".join(f"{row}: {100 * self.mean(row):.1f}" for row in self.rows)
+        return f"Evaluation(ndcg@10 on {', '.join(self.sets)}: {means})"
 
     @property
     def sets(self) -> list[str]:
@@ -150,18 +155,26 @@ class Evaluation:
     @classmethod
     def from_json(cls, text: str) -> "Evaluation":
         """Reads the output of [`Evaluation.to_json`]."""
-        content = json.loads(text)
         try:
+            content = json.loads(text)
             scores = {
                 name: {Row(row["system"], row["context"]): row["scores"] for row in rows}
                 for name, rows in content["scores"].items()
             }
             return cls(**{**content, "scores": scores})
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 "This is not an evaluation as this version of cde-hf saves it. Evaluate again, with `cde-hf evaluate "
                 "... --json FILE` or `Evaluation.save`."
             ) from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Evaluation":
+        """Reads a file that [`Evaluation.save`] wrote."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"`{path}` cannot be read. {error}") from error
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the JSON to a file. An older file is replaced only when the new one is complete."""

@@ -13,13 +13,11 @@ from .exact_search import Ranking, search_vectors
 from .hybrid import Hybrid
 from .metrics import RANKING_DEPTH, score_ranking
 from .result import Evaluation, Row, Scores
-from .systems import ContextualEmbedder, Embedder, Ranker
+from .systems import DOCUMENTS_AT_ONCE, ContextualEmbedder, Embedder, Ranker
 
 
 ContextName = Literal["own", "foreign", "random", "none"]
 CONTEXTS: tuple[ContextName, ...] = get_args(ContextName)
-
-_DOCUMENTS_AT_ONCE = 4096
 
 
 def evaluate(
@@ -147,8 +145,8 @@ def _rank(system: Embedder | Ranker, retrieval_set: RetrievalSet, row: Row) -> R
 
     def document_blocks() -> Iterator[np.ndarray]:
         with tqdm(total=len(documents), desc=title, unit=" documents", leave=False) as progress:
-            for start in range(0, len(documents), _DOCUMENTS_AT_ONCE):
-                block = documents[start : start + _DOCUMENTS_AT_ONCE]
+            for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
+                block = documents[start : start + DOCUMENTS_AT_ONCE]
                 name = f"{system.name}'s documents"
                 yield check_vectors(
                     system.embed_documents(block), name, num_texts=len(block), width=query_vectors.shape[1]

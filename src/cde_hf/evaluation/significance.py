@@ -79,7 +79,7 @@ def compare_scores(
         parts.append(differences / len(differences) / len(first))  # so that the sum is the mean of the sets' means
     weighted = np.concatenate(parts)
     difference = float(weighted.sum())
-    if not weighted.any():
+    if len(weighted) == 1 or not weighted.any():  # one query proves nothing
         return Comparison(difference, 1.0, len(weighted))
     result = permutation_test(
         (weighted,),

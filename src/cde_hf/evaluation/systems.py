@@ -13,8 +13,9 @@ from ..vectors import SentenceTransformerEmbedder
 from .exact_search import Ranking
 
 
-# A block of the evaluation takes a few megabytes; a corpus of 250,000 documents has about sixty blocks.
-_NUM_BLOCKS = 64
+# An evaluation embeds this number of documents, and then moves its progress bar.
+DOCUMENTS_AT_ONCE = 512
+_NUM_BLOCKS = 512
 
 
 @runtime_checkable
@@ -106,7 +107,8 @@ class RememberingEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`."""
-        return self._embed_documents(tuple(texts), self._context).copy()
+        blocks = [tuple(texts[start : start + DOCUMENTS_AT_ONCE]) for start in range(0, len(texts), DOCUMENTS_AT_ONCE)]
+        return np.concatenate([self._embed_documents(block, self._context) for block in blocks])
 
 
 class RememberingContextualEmbedder(RememberingEmbedder):

@@ -43,11 +43,9 @@ class ContextualIndex:
     A searchable index of a corpus, together with the context of its vectors.
 
     Queries are always encoded with the index's own context, whatever context the given model has. Vectors of another
-    model, context or setting are refused. Made by [`ContextualIndex.build`], [`ContextualIndex.from_vectors`] or
-    [`ContextualIndex.load`].
+    model, context or setting are refused.
 
-    Any number of threads may search while others add, delete and save. A search sees the index as it was at one
-    moment.
+    Threads may search while others add, delete and save. A search sees the index as it was at one moment.
 
     Example:
 
@@ -86,9 +84,8 @@ class ContextualIndex:
 
         Args:
             model (`SentenceTransformer`, `str` or `os.PathLike`):
-                A CDE checkpoint, a model with context-frequency pooling, or a plain model, which stays unchanged. A
-                contextual model uses its own context; without one, it gets a sample of the documents. A folder or Hub
-                name loads a plain model.
+                A CDE checkpoint, a contextualized or a plain model, which stays unchanged. A contextual model uses its
+                own context; without one, it gets a sample of the documents. A folder or Hub name loads a plain model.
             documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
                 A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
             kind (`str`, *optional*, defaults to `"auto"`):
@@ -177,8 +174,10 @@ class ContextualIndex:
         return cls(model, IndexState.build(vectors, check_ids(document_ids), texts, kind, counts=counts))
 
     def __len__(self) -> int:
-        """Number of documents."""
         return len(self._state)
+
+    def __repr__(self) -> str:
+        return f"ContextualIndex({len(self):,} documents, {self._state.dim} dimensions, {get_context(self.model)})"
 
     def __contains__(self, document_id: str) -> bool:
         return document_id in self._state
@@ -209,9 +208,6 @@ class ContextualIndex:
                 Number of documents to return.
             hybrid (`bool`, *optional*):
                 Whether BM25 adds to the scores, on the model's tokens. Defaults to `True` if the index has texts.
-
-        Returns:
-            `list[SearchHit]`: The documents, fewer than `depth` if there are no more.
         """
         if not isinstance(query, str):
             raise TypeError(

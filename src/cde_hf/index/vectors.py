@@ -1,5 +1,6 @@
 """Vectors for an index: encoded here, or made elsewhere and checked."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,6 @@ NO_TEXTS = (
     "Hybrid search needs the texts of the documents, but this index has vectors alone. Build it with texts, or search "
     "with `hybrid=False`."
 )
-
-_DOCUMENTS_AT_ONCE = 4096
 _NUM_CHECKED_TEXTS = 8
 _MIN_CHECKED_COSINE = 0.99
 
@@ -28,10 +27,9 @@ _MIN_CHECKED_COSINE = 0.99
 def encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
     """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
     embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
-    starts = range(0, len(texts), _DOCUMENTS_AT_ONCE)
-    bar = tqdm(starts, desc="Encode documents", unit="block", disable=len(starts) == 1)
-    vectors = [embedder.embed_documents(texts[start : start + _DOCUMENTS_AT_ONCE]) for start in bar]
-    return check_vectors(np.concatenate(vectors), "the documents", num_texts=len(texts))
+    is_short = len(texts) <= 8 * batch_size
+    with tqdm(total=len(texts), desc="Encode documents", unit=" documents", disable=is_short) as bar:
+        return embedder.embed_in_pieces(texts, bar)
 
 
 def read_encoded(encoded: EncodedCorpus) -> tuple[list[str], list[str], np.ndarray]:
@@ -186,9 +184,10 @@ def model_of_index(
 
 
 def model_name(model: SentenceTransformer) -> str | None:
-    """Returns the name or path that a model was loaded from, if known."""
+    """Returns the name or absolute path that a model was loaded from, if known."""
     network = getattr(model[0], "model", None)
-    return getattr(getattr(network, "config", None), "_name_or_path", None) or None
+    name = getattr(getattr(network, "config", None), "_name_or_path", None) or None
+    return os.path.abspath(name) if name is not None and os.path.isdir(name) else name
 
 
 __all__ = [

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import random
+import reprlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -332,15 +333,28 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
     return [documents[index] for index in random.Random(seed).sample(range(len(documents)), size)]
 
 
+def check_text(text: Any, place: str) -> None:
+    """Refuses what is no text, and a text that no tokenizer can read."""
+    if not isinstance(text, str):
+        raise TypeError(
+            f"Inputs and documents must be texts, got a `{type(text).__name__}` in {place}: {reprlib.repr(text)}. "
+            "Pass its text."
+        )
+    if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+        raise ValueError(
+            f"A text in {place} has half of a character, such as a broken emoji: {reprlib.repr(text)}. No tokenizer "
+            "can read it. Repair or remove it."
+        )
+
+
 def documents_with_text(documents: Sequence[str] | Mapping[str, str]) -> list[str]:
     """The documents that contain text, as a list or by id. Raises an error if there are none."""
     if isinstance(documents, str):
         raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
     if isinstance(documents, Mapping):
         documents = list(documents.values())
-    for document in documents:
-        if not isinstance(document, str):
-            raise TypeError(f"`documents` must be texts, got a `{type(document).__name__}`. Pass their contents.")
+    for row, document in enumerate(documents):
+        check_text(document, f"row {row} of `documents`")
     texts = [document for document in documents if document.strip()]
     if not texts:
         raise ValueError(
@@ -465,6 +479,7 @@ __all__ = [
     "CorpusTerms",
     "TakesContext",
     "as_context",
+    "check_text",
     "documents_with_text",
     "fill_documents",
     "fingerprint",

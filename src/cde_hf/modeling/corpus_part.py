@@ -26,7 +26,7 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .context import Context, ContextualModule, fingerprint, sample_documents, tokenizer_fingerprint
+from .context import Context, ContextualModule, check_text, fingerprint, sample_documents, tokenizer_fingerprint
 from .frequency_pooling import MAX_DOCUMENTS, ModuleWithContext
 from .term_vectors import count_input_ids, embed_terms, fit_terms, term_features
 
@@ -44,6 +44,9 @@ class WholeTextTransformer(Transformer):
         self, inputs: Sequence[Any], prompt: str | None = None, processing_kwargs: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Tokenizes texts. Called by `SentenceTransformer`."""
+        for text in inputs:
+            if not isinstance(text, dict | tuple):  # messages and pairs are the encoder's own business
+                check_text(text, "`inputs`")
         features = super().preprocess(inputs, prompt=prompt, processing_kwargs=processing_kwargs, **kwargs)
         are_texts = bool(inputs) and all(isinstance(text, str) for text in inputs)
         if are_texts and not self.training:

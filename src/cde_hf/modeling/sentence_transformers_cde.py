@@ -18,6 +18,7 @@ from .context import (
     CONTEXT_FILE,
     Context,
     TakesContext,
+    check_text,
     fill_documents,
     fingerprint,
     sample_documents,
@@ -142,6 +143,8 @@ class CDETransformer(TakesContext, InputModule):
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`, which passes all arguments of `encode` on."""
+        for text in inputs:
+            check_text(text, "`inputs`")
         texts = [(prompt or "") + text.strip() for text in inputs]
         features: Any = self.tokenizer(
             texts,

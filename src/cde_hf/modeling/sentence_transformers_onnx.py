@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .context import Context, as_context
+from .context import Context, as_context, check_text
 
 
 ONNX_FILE = "model.onnx"
@@ -131,6 +131,8 @@ class OnnxTransformer(InputModule):
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
     ) -> dict[str, Tensor]:
         """Tokenizes texts. Called by `SentenceTransformer`."""
+        for text in inputs:
+            check_text(text, "`inputs`")
         texts = [(prompt or "") + (text.strip() if self.strip_texts else text) for text in inputs]
         features = self.tokenizer(
             texts,

@@ -1,6 +1,9 @@
-"""Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM."""
+"""Callbacks: a progress bar with loss and accuracy, and a checkpoint on SIGTERM and Ctrl-C."""
 
 import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +13,9 @@ from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
+
+# One Ctrl-C reaches a process twice: from the terminal, and from its launcher.
+_SECONDS_OF_ONE_SIGNAL = 1.0
 
 
 class ContrastiveProgressCallback(ProgressCallback):
@@ -32,9 +38,9 @@ class ContrastiveProgressCallback(ProgressCallback):
 
 class TerminationCallback(TrainerCallback):
     """
-    On SIGTERM, saves a checkpoint after the current step and ends training.
+    On SIGTERM and on Ctrl-C, saves a checkpoint after the current step and ends training.
 
-    All processes stop at the same step, even if the signal reaches only one of them.
+    All processes stop at the same step, even if the signal reaches only one of them. A second Ctrl-C ends at once.
 
     Args:
         accelerator (`Accelerator`):
@@ -45,16 +51,23 @@ class TerminationCallback(TrainerCallback):
         self.accelerator = accelerator
         self.was_terminated = False
         self._was_signalled = False
-        self._old_handler: Any = None
+        self._signalled_at = 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Catches the signals until the training ends, also by an error."""
         self.was_terminated = self._was_signalled = False
+        old_handlers = {}
         try:
-            self._old_handler = signal.signal(signal.SIGTERM, self._notice)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                old_handlers[number] = signal.signal(number, self._notice)
         except ValueError:  # not in the main thread, where signals cannot be caught
-            self._old_handler = None
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in old_handlers.items():
+                signal.signal(number, handler)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -63,18 +76,15 @@ class TerminationCallback(TrainerCallback):
             self.was_terminated = True
             control.should_save = True
             control.should_training_stop = True
-            logger.warning(
-                f"Received SIGTERM: saving a checkpoint at step {state.global_step} and stopping. Resume with `auto`."
-            )
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._old_handler is not None:
-            signal.signal(signal.SIGTERM, self._old_handler)
-
-    def _notice(self, *_unused: Any) -> None:
-        self._was_signalled = True
+    def _notice(self, number: int, _frame: Any) -> None:
+        if self._was_signalled:
+            if number == signal.SIGINT and time.monotonic() - self._signalled_at > _SECONDS_OF_ONE_SIGNAL:
+                raise KeyboardInterrupt
+            return
+        self._was_signalled, self._signalled_at = True, time.monotonic()
+        if self.accelerator.is_main_process:
+            logger.warning("Saving a checkpoint after this step, and stopping. Another Ctrl-C stops without saving.")
 
     def _any_process_was_signalled(self) -> bool:
         if self.accelerator.num_processes == 1:

@@ -14,7 +14,7 @@ from transformers import (
 
 from ..modeling import CDEModel
 from ..modeling.from_encoder import find_encoder_folder
-from ..saving import model_path
+from ..saving import model_path, named_model
 
 
 Architecture = Literal["contextual", "biencoder"]
@@ -44,9 +44,10 @@ def load_model(
         `tuple[PreTrainedModel, PreTrainedTokenizerBase]`: The model and its tokenizer.
     """
     set_seed(seed)
-    path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
-    # The code of a released checkpoint is not needed, so it is neither run nor asked for.
-    tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
+    with named_model(str(name_or_path)):
+        path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
+        # The code of a released checkpoint is not needed, so it is neither run nor asked for.
+        tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
     config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
     is_contextual = config.get("model_type") == "cde" or "transductive_corpus_size" in config  # ours, or released
     if architecture == "biencoder":

@@ -1,7 +1,9 @@
 """A training run from the command line: pairs, batch plan, model, training, checkpoint."""
 
+import json
+import shutil
 import sys
-from argparse import Action, ArgumentDefaultsHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentDefaultsHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,6 +13,7 @@ import yaml
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import HfArgumentParser
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from ..batching import BatchPlan, SentenceTransformerSurrogate, TfidfSurrogate, prepare_batch_plan
@@ -28,9 +31,10 @@ from ..data import (
     parse_columns,
 )
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
+from ..files import CHECKPOINT
 from ..modeling import CDEConfig
 from ..processes import process_state
-from ..saving import model_path
+from ..saving import model_path, named_model
 from .arguments import ContextualTrainingArguments
 from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
@@ -45,6 +49,7 @@ class ScriptArguments:
     """The model to train and the data to train it on. Each argument is described in its help."""
 
     data: list[str] = field(
+        default_factory=list,
         metadata={
             "help": "Pairs: tables (JSONL, JSON, CSV, TSV, Parquet), folders, Hub names, or YAML lists of sources. "
             "`docstrings` means the docstrings of installed libraries."
@@ -104,8 +109,17 @@ class ScriptArguments:
             "held-out libraries."
         },
     )
+    overwrite: bool = field(
+        default=False, metadata={"help": "Whether to replace model, checkpoints and plan of an earlier run."}
+    )
 
     def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError(
+                "There is nothing to train on. Give pairs: `--data pairs.jsonl --output-dir my-model`, lines such as "
+                '{"query": "Who barks?", "document": "A dog barks."}. `--data docstrings` needs no file of yours. '
+                "`--help` shows the arguments."
+            )
         check_counts(
             context_size=self.context_size, max_pairs=self.max_pairs, first_stage_layers=self.first_stage_layers
         )
@@ -145,7 +159,7 @@ class ScriptArguments:
 
 
 ARGUMENT_GROUPS = {
-    "model and data": [argument.name for argument in fields(ScriptArguments)],
+    "model and data": [argument.name for argument in fields(ScriptArguments) if argument.name != "overwrite"],
     "loss": ["temperature", "in_batch_negatives", "gather_across_devices", "matryoshka_dims"],
     "batches": [
         "per_device_train_batch_size",
@@ -182,6 +196,7 @@ ARGUMENT_GROUPS = {
     ],
     "output": [
         "output_dir",
+        "overwrite",
         "resume_from_checkpoint",
         "logging_steps",
         "report_to",
@@ -196,29 +211,69 @@ ARGUMENT_GROUPS = {
 }
 
 
+# The arguments of `--help`. `--help-all` shows all.
+FIRST_ARGUMENTS = (
+    "data",
+    "columns",
+    "model",
+    "architecture",
+    "eval_data",
+    "gather_across_devices",
+    "per_device_train_batch_size",
+    "max_length",
+    "mini_batch_size",
+    "bf16",
+    "num_train_epochs",
+    "max_steps",
+    "learning_rate",
+    "seed",
+    "output_dir",
+    "overwrite",
+    "resume_from_checkpoint",
+    "eval_strategy",
+    "save_steps",
+    "use_cpu",
+)
+
+
 class _HelpFormatter(ArgumentDefaultsHelpFormatter):
-    """Shows all defaults except `None`, which the help text explains."""
+    """Shows one spelling of each argument, and all defaults except `None`, which the help text explains."""
+
+    def _format_action_invocation(self, action: Action) -> str:
+        metavar = self._get_default_metavar_for_optional(action)
+        return f"{action.option_strings[-1]} {self._format_args(action, metavar)}".strip()
 
     def _get_help_string(self, action: Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
+        return action.help if action.default in (None, []) else super()._get_help_string(action)
 
 
 class TrainingArgumentParser(HfArgumentParser):
-    """Parses all arguments of a run. `--help` groups them by what they control."""
+    """
+    Parses all arguments of a run. `--help` groups them by what they control.
+
+    Args:
+        shows_all (`bool`, *optional*, defaults to `False`):
+            Whether the help shows more than the arguments that matter first.
+        kwargs:
+            Arguments of `argparse.ArgumentParser`.
+    """
 
     dataclass_types: list[Any]
 
-    def __init__(self, **kwargs: Any):
+    def __init__(self, *, shows_all: bool = False, **kwargs: Any):
         super().__init__(
             [],
             usage="%(prog)s [CONFIGURATION.yaml] [--argument value ...]",
             description="Trains a contextual embedding model, or a biencoder, on pairs of query and document. The "
-            "first argument may be a YAML file of arguments. Arguments on the command line override it.",
-            epilog="example: accelerate launch examples/train.py --data pairs.jsonl --output_dir model "
-            "--mini_batch_size 64 --resume_from_checkpoint auto",
+            "first argument may be a YAML file of arguments. Arguments on the command line override it. Ctrl-C saves "
+            "a checkpoint. On several GPUs: accelerate launch examples/train.py ...",
+            epilog="example: cde-hf train --data pairs.jsonl --output-dir my-model --mini-batch-size 64 "
+            "--resume-from-checkpoint auto",
             formatter_class=_HelpFormatter,
+            allow_abbrev=False,  # each argument has two spellings
             **kwargs,
         )
+        self.add_argument("--help-all", action="help", help="show all arguments, also those of TrainingArguments")
         self.dataclass_types = [ScriptArguments, ContextualTrainingArguments]
         arguments = {}
         for kind in self.dataclass_types:
@@ -232,6 +287,9 @@ class TrainingArgumentParser(HfArgumentParser):
             for name in names:
                 if arguments[name].init:
                     self._parse_dataclass_field(group, arguments[name])
+        for action in self._actions:
+            if not shows_all and action.dest not in ("help", "help_all", *FIRST_ARGUMENTS):
+                action.help = SUPPRESS
 
     def parse(self, arguments: Sequence[str]) -> tuple[ScriptArguments, ContextualTrainingArguments]:
         """Parses a command line. Its first argument may be a YAML file of arguments."""
@@ -245,11 +303,16 @@ class TrainingArgumentParser(HfArgumentParser):
             unknown = sorted(map(str, set(values) - set(actions)))
             if unknown:
                 raise ValueError(f"The configuration has unknown arguments: {', '.join(unknown)}. See `--help`.")
-            for name in values:
-                actions[name].required = False
             self.set_defaults(**values)
-        parsed: Any = self.parse_args_into_dataclasses(arguments, look_for_args_file=False)
-        return parsed
+        try:
+            *parsed, rest = self.parse_args_into_dataclasses(
+                arguments, return_remaining_strings=True, look_for_args_file=False
+            )
+        except json.JSONDecodeError as error:
+            raise ValueError(f"`{error.doc}` is not valid JSON ({error}). Put it into single quotes.") from error
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)} (see --help-all)")
+        return parsed[0], parsed[1]
 
 
 def run_training(arguments: Sequence[str] | None = None) -> None:
@@ -261,18 +324,21 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
             The arguments. Defaults to the command line of this process.
     """
     state = process_state()
-    parser = TrainingArgumentParser(prog="cde-hf train" if arguments is not None else None)
-    script, args = parser.parse(sys.argv[1:] if arguments is None else arguments)
+    prog = None if arguments is None else "cde-hf train"
+    arguments = sys.argv[1:] if arguments is None else arguments
+    script, args = TrainingArgumentParser(prog=prog, shows_all="--help-all" in arguments).parse(arguments)
     if script.plan is not None:
         BATCH_PLAN.refuse_foreign(script.plan)
     with locked_output(args.output_dir):
+        _make_way(script, args)
         _train(script, args, state)
 
 
 def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
-    plan = script.load_plan(pairs, args.output_dir)
+    # Before the plan is made, which takes longer, so that a mistake shows at once.
+    eval_sets = script.load_eval_sets()
     model, tokenizer = load_model(
         script.model,
         script.architecture,
@@ -287,23 +353,48 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         model,
         args,
         pairs,
-        plan,
+        script.load_plan(pairs, args.output_dir),
         tokenizer,
-        eval_dataset=script.load_eval_sets(),
+        eval_dataset=eval_sets,
         prompts=Prompts(script.query_prompt, script.document_prompt),
     )
     trainer.train(args.resume_from_checkpoint)
     if trainer.was_terminated:
-        logger.warning(f"Stopped at step {trainer.state.global_step}. Resume with `--resume_from_checkpoint auto`.")
+        logger.warning(f"Stopped at step {trainer.state.global_step}. Resume with `--resume-from-checkpoint auto`.")
         return
     trainer.save_model()
     if trainer.eval_dataset:
         trainer.evaluate()
     trainer.save_state()
+    if state.is_main_process:
+        code = ", trust_remote_code=True" if trainer.is_contextual else ""
+        sys.stdout.write(
+            f"Wrote {args.output_dir}: load it with SentenceTransformer('{args.output_dir}'{code}). It reads the "
+            f"first {trainer.max_length} tokens of a text, as in the training (`--max-length`).\n"
+        )
+
+
+def _make_way(script: ScriptArguments, args: ContextualTrainingArguments) -> None:
+    """Refuses to train from the start where a model is, unless the user wants it replaced."""
+    folder = Path(args.output_dir)
+    checkpoints = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if CHECKPOINT.is_in(path)]
+    if args.resume_from_checkpoint and (checkpoints or args.resume_from_checkpoint not in ("auto", "True", "true")):
+        return
+    if not script.overwrite and (checkpoints or CHECKPOINT.is_in(folder)):
+        raise FileExistsError(
+            f"`{folder}` holds the model or the checkpoints of an earlier run. Resume it with "
+            "`--resume-from-checkpoint auto`, give another folder, or replace them with `--overwrite`."
+        )
+    if script.overwrite and process_state().is_main_process:  # `auto` must not resume a run that was replaced
+        for path in (*checkpoints, *([folder / "plan"] if script.plan is None else [])):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _make_surrogate(name: str) -> TfidfSurrogate | SentenceTransformerSurrogate:
-    return TfidfSurrogate() if name == "tfidf" else SentenceTransformerSurrogate(model_path(name))
+    if name == "tfidf":
+        return TfidfSurrogate()
+    with named_model(name):
+        return SentenceTransformerSurrogate(model_path(name))
 
 
 def _read_sources(name: str, columns: Mapping[str, str]) -> list[PairSource]:

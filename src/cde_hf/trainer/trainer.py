@@ -153,6 +153,9 @@ class ContextualContrastiveTrainer(Trainer):
             optimizers=optimizers,
         )
         model = self._bare_model()
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id"):  # otherwise the parent class does, and warns
+            if getattr(processing_class, name) is not None:
+                setattr(model.config, name, getattr(processing_class, name))
         self.is_contextual = is_contextual(model)
         backbone = model.second_stage_model.backbone if is_contextual(model) else model
         self.max_length = min(args.max_length, longest_text(backbone))
@@ -445,7 +448,7 @@ class ContextualContrastiveTrainer(Trainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
-        with locked_output(self.args.output_dir):
+        with locked_output(self.args.output_dir), self._termination.listening():
             return super().train(resume_from_checkpoint or None, *args, **kwargs)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
@@ -458,7 +461,7 @@ class ContextualContrastiveTrainer(Trainer):
 
     @property
     def was_terminated(self) -> bool:
-        """Whether SIGTERM ended the last training."""
+        """Whether SIGTERM or Ctrl-C ended the last training."""
         return self._termination.was_terminated
 
     def _run_identity(self) -> dict[str, Any]:
