@@ -248,7 +248,7 @@ def test_a_bad_parquet_file_is_named_before_anything_is_written(model, parquet_f
     with pytest.raises(ValueError, match="d.parquet` is not a complete Parquet file .* Fetch or write it again"):
         encode_corpus(model, parquet_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="A corpus needs at least one document, got none"):
+    with pytest.raises(ValueError, match="at least one document"):
         encode_corpus(model, parquet_folder / "b.parquet", tmp_path / "out")
 
 
