@@ -8,7 +8,7 @@ OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-stress test-lowest test-integrations docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train compare test test-slow test-gpu test-stress test-lowest test-integrations docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,8 +33,11 @@ compare: install  ## Train the same model, a biencoder and a control in the same
 test: install  ## Run all tests except slow tests and GPU tests
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'
 
-test-slow: install  ## Run the slow tests, and the GPU tests if there is a GPU
-	$(OFFLINE) $(BIN)/python -m pytest -m 'slow or gpu'
+test-slow: install  ## Run the slow tests
+	$(OFFLINE) $(BIN)/python -m pytest -m 'slow and not gpu'
+
+test-gpu: install  ## Run the GPU tests. Needs one or two GPUs, and for some tests the extras flash and gpu
+	$(OFFLINE) $(BIN)/python -m pytest -m gpu
 
 test-stress: install  ## Run each stress test for 60 seconds, or as given: make test-stress SECONDS=600 SEED=1
 	$(OFFLINE) OMP_NUM_THREADS=1 STRESS_SECONDS=$(or $(SECONDS),60) STRESS_SEED=$(SEED) $(BIN)/python -m pytest -s tests/stress
@@ -83,10 +86,10 @@ $(INTEGRATIONS)/installed: setup.cfg constraints.txt tests/integrations/requirem
 	$(INTEGRATIONS)/fastembed/bin/python -m pip install --quiet --disable-pip-version-check fastembed==0.9.1
 	$(PYTHON) -m venv $(INTEGRATIONS)/package
 	$(INTEGRATIONS)/package/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints.txt -r tests/integrations/requirements.txt -e '.[search,offline,onnx]'
+		-c constraints.txt -r tests/integrations/requirements.txt -e '.[search,offline,onnx,ray]'
 	@touch $@
 
-test-integrations: $(INTEGRATIONS)/installed $(PAGES)/installed  ## Run the tests with fastembed, LangChain, Chroma, PostgreSQL, OpenAI's client, the notebook and the pages
+test-integrations: $(INTEGRATIONS)/installed $(PAGES)/installed  ## Run the tests with fastembed, LangChain, Chroma, PostgreSQL, Ray, OpenAI's client, the notebook and the pages
 	$(OFFLINE) FASTEMBED_PYTHON=$(CURDIR)/$(INTEGRATIONS)/fastembed/bin/python \
 		$(INTEGRATIONS)/package/bin/python -m pytest tests/integrations
 	$(OFFLINE) $(PAGES)/bin/python -m pytest $(addprefix tests/integrations/test_,notebook.py site.py space.py)
@@ -106,8 +109,8 @@ bench: install  ## Time encoding, surrogates and training, and write docs/benchm
 bench-full: install  ## Run make bench with more lengths, batches and rounds (hours)
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --full
 
-bench-batching: install  ## Time clustering, packing, filter and sampler on up to a million synthetic pairs (15 minutes)
-	$(OFFLINE) $(BIN)/python benchmarks/batching.py
+bench-batching: install  ## Make batch plans of one and four million synthetic pairs, and compare one level of k-means with two
+	$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/batching.py --level-pairs 10000 20000 40000
 
 bench-training: install  ## Time the training step and measure its memory, as in make bench
 	$(OFFLINE) $(BIN)/python benchmarks/report.py --tables training 'training memory'

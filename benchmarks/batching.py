@@ -1,148 +1,162 @@
 """
-Time and memory of what happens before training, on synthetic pairs.
+How the cost of a batch plan grows with the number of pairs, and k-means in one level and in two, on synthetic pairs.
 
-Measures clustering against bare FAISS, its memory, the greedy nearest-neighbour order of clusters, opening a plan, and
-an epoch. Clustering and a bare `faiss.Kmeans` call on the same rows take turns. Each runs in its own process, so that
-peak memory is measured separately.
+Each plan is made in a process of its own, whose peak memory counts, and so is the first batch of an epoch. Vectors
+come from a surrogate that takes little time. Times are processor time: run it on one thread (`OMP_NUM_THREADS=1`).
 """
 
 import argparse
-import json
 import multiprocessing
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import faiss
 import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from timing import write_header, write_row
 
-from cde_hf.batching import BatchPlan, ClusteredBatchSampler, FalseNegativeFilter, KMeansSettings, cluster_pairs
-from cde_hf.batching.batch_plan import FORMAT_VERSION, MANIFEST
-from cde_hf.batching.clustering import pair_rows
-from cde_hf.batching.packing import nearest_neighbour_order, neighbour_table
-
-
-SETTINGS = KMeansSettings(num_iterations=10, num_starts=1, max_training_pairs=10**9)
-
-
-def write_vectors(folder: Path, num_pairs: int, dim: int) -> None:
-    """Makes unit-norm vectors around a thousand centres. The query and document of a pair are close together."""
-    generator = np.random.default_rng(0)
-    centres = generator.normal(size=(1000, dim)).astype(np.float32)
-    topics = centres[generator.integers(0, 1000, num_pairs)]
-    for name in ("clustering_queries", "clustering_documents"):
-        vectors = topics + generator.normal(size=(num_pairs, dim)).astype(np.float32)
-        faiss.normalize_L2(vectors)
-        np.save(folder / f"{name}.npy", vectors.astype(np.float16))
+from cde_hf.batching import (
+    BatchPlan,
+    ClusteredBatchSampler,
+    KMeansSettings,
+    clustering,
+    preparation,
+    prepare_batch_plan,
+)
+from cde_hf.batching.costs import estimate_costs
 
 
-def cluster_with_package(folder: Path, num_clusters: int) -> float:
-    queries, documents = (
-        np.load(folder / f"clustering_{side}.npy", mmap_mode="r") for side in ("queries", "documents")
-    )
-    start = time.perf_counter()
-    cluster_ids, centroids = cluster_pairs(queries, documents, num_clusters, settings=SETTINGS)
-    seconds = time.perf_counter() - start
-    np.save(folder / "cluster_ids.npy", cluster_ids)
-    np.save(folder / "centroids.npy", centroids)
-    return seconds
+NUM_TOPICS = 5_000
+SETTINGS = KMeansSettings(seed=0)
 
 
-def cluster_with_faiss(folder: Path, num_clusters: int) -> float:
-    rows = pair_rows(*(np.load(folder / f"clustering_{side}.npy", mmap_mode="r") for side in ("queries", "documents")))
-    kmeans = faiss.Kmeans(rows.shape[1], num_clusters, niter=10, nredo=1, max_points_per_centroid=len(rows))
-    start = time.perf_counter()
-    kmeans.train(rows)
-    return time.perf_counter() - start
+class SyntheticSurrogate:
+    """Vectors around the centre of a text's topic. The text is its number."""
+
+    num_fitting_texts = 0
+
+    def __init__(self, dim: int):
+        self.dim = dim
+        self.description = {"kind": "synthetic", "dim": dim}
+        self._centres = np.random.default_rng(0).normal(size=(NUM_TOPICS, dim)).astype(np.float32)
+
+    def encode(self, texts: list[str], side: str) -> np.ndarray:
+        numbers = np.array(texts, dtype=np.int64)
+        noise = np.random.default_rng([numbers[0], side == "query"]).normal(size=(len(numbers), self.dim))
+        vectors = self._centres[numbers * 7919 % NUM_TOPICS] + 0.7 * noise.astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def in_own_process(function: Callable[[Path, int], float], *arguments: object) -> tuple[float, float]:
-    """Returns the seconds that the function reports, and the peak memory of its process in GiB."""
+def write_pairs(path: Path, num_pairs: int) -> None:
+    numbers = pa.array(np.arange(num_pairs)).cast(pa.string())
+    table = pa.table({"query": numbers, "document": numbers})
+    with pa.ipc.new_stream(path, table.schema) as writer:
+        writer.write_table(table, max_chunksize=10_000)
+
+
+def prepare(folder: Path, cluster_size: int, dim: int) -> tuple[float, float]:
+    """Makes a plan. Returns the seconds of clustering and of everything."""
+    cluster, seconds = preparation._cluster_domains, []
+
+    def timed(*args: object) -> None:
+        start = time.process_time()
+        cluster(*args)
+        seconds.append(time.process_time() - start)
+
+    preparation._cluster_domains = timed
+    dataset = Dataset.from_file(str(folder / "pairs.arrow"))
+    start = time.process_time()
+    surrogate = SyntheticSurrogate(dim)
+    prepare_batch_plan(dataset, folder / "plan", surrogate=surrogate, cluster_size=cluster_size, clustering=SETTINGS)
+    return seconds[0], time.process_time() - start
+
+
+def first_batch(folder: Path) -> float:
+    """Opens a plan as each rank does. Returns the seconds to the first batch of an epoch."""
+    start = time.process_time()
+    next(iter(ClusteredBatchSampler(BatchPlan.load(folder / "plan"), 1024, num_processes=8, process_index=0)))
+    return time.process_time() - start
+
+
+def costs(folder: Path, cluster_size: int, dim: int) -> tuple[float, float, float]:
+    """What a dry run foretells: hours of clustering, bytes of memory and disk."""
+    dataset = Dataset.from_file(str(folder / "pairs.arrow"))
+    found = estimate_costs(dataset, surrogate=SyntheticSurrogate(dim), cluster_size=cluster_size, clustering=SETTINGS)
+    return found.clustering_hours, found.memory, found.disk
+
+
+def in_own_process(function: Callable, *arguments: object) -> tuple:
+    """Returns the result of the function, and by how many MB the peak memory of its process exceeds its imports."""
     # Not forked: a child must not inherit the threads of FAISS.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
         return executor.submit(with_peak_memory, function, *arguments).result()
 
 
-def with_peak_memory(function: Callable[[Path, int], float], *arguments: object) -> tuple[float, float]:
-    return function(*arguments), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def with_peak_memory(function: Callable, *arguments: object) -> tuple:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return function(*arguments), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1000
 
 
-def finish_plan(folder: Path, num_pairs: int) -> None:
-    """The rest of a batch plan of one domain."""
-    np.save(folder / "domain_ids.npy", np.zeros(num_pairs, dtype=np.int32))
-    np.save(folder / "cluster_domains.npy", np.zeros(len(np.load(folder / "centroids.npy")), dtype=np.int32))
-    np.save(folder / "text_hashes.npy", np.random.default_rng(0).integers(0, 2**63, (num_pairs, 2)).astype(np.uint64))
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "num_pairs": num_pairs,
-        "domains": ["all"],
-        "has_negatives": False,
-        "filter_surrogate": None,
-        "arrays": {path.stem: list(np.load(path, mmap_mode="r").shape) for path in folder.glob("*.npy")},
-    }
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+def write_growth(numbers: list[int], cluster_size: int, dim: int) -> None:
+    columns = ["clustering s", "all s", "peak MB", "first batch s", "rank MB", "disk MB"]
+    write_header(["pairs", "clusters", *columns, "dry run: s, MB, disk MB"])
+    for num_pairs in numbers:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_pairs(folder / "pairs.arrow", num_pairs)
+            (hours, memory, disk), _ = in_own_process(costs, folder, cluster_size, dim)
+            (clustering_seconds, seconds), peak = in_own_process(prepare, folder, cluster_size, dim)
+            batch_seconds, rank_peak = in_own_process(first_batch, folder)
+            num_bytes = sum(path.stat().st_size for path in (folder / "plan").iterdir())
+            write_row(
+                [
+                    f"{num_pairs:,}",
+                    f"{len(BatchPlan.load(folder / 'plan').centroids):,}",
+                    f"{clustering_seconds:.1f}",
+                    f"{seconds:.1f}",
+                    f"{peak:.0f}",
+                    f"{batch_seconds:.2f}",
+                    f"{rank_peak:.0f}",
+                    f"{num_bytes / 1e6:.0f}",
+                    f"{3600 * hours:.0f}, {memory / 1e6:.0f}, {disk / 1e6:.0f}",
+                ]
+            )
 
 
-def measure(num_pairs: int, num_clusters: int, dim: int, num_rounds: int) -> None:
-    write = sys.stdout.write
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_vectors(folder, num_pairs, dim)
-        ours, bare = [], []
-        for _ in range(num_rounds):
-            ours.append(in_own_process(cluster_with_package, folder, num_clusters))
-            bare.append(in_own_process(cluster_with_faiss, folder, num_clusters))
-        seconds, bare_seconds = min(ours)[0], min(bare)[0]
-        doubled = 2 * num_pairs * 2 * dim * 4 / 2**30
-        finish_plan(folder, num_pairs)
-
-        start = time.perf_counter()
-        sampler = ClusteredBatchSampler(BatchPlan.load(folder), 256, cluster_order="random")
-        batches = list(sampler)
-        epoch_seconds = time.perf_counter() - start
-        false_negatives = FalseNegativeFilter(sampler.plan)
-        start = time.perf_counter()
-        for batch in batches[:50]:
-            false_negatives(batch)
-        filter_seconds = (time.perf_counter() - start) / min(50, len(batches))
-        write(
-            f"| {num_pairs:,} | {num_clusters:,} | {seconds:.1f} | {seconds / bare_seconds:.2f}x "
-            f"| {min(memory for _, memory in ours):.2f} | {doubled:.2f} | {epoch_seconds:.2f} | "
-            f"{1000 * filter_seconds:.1f} |\n"
-        )
-        sys.stdout.flush()
+def write_levels(numbers: list[int], cluster_size: int, dim: int) -> None:
+    """Compares one level with two: seconds, and the mean squared distance of a pair from its centroid."""
+    write_header(["pairs", "clusters", "one level s", "two levels s", "distance, two / one"])
+    surrogate = SyntheticSurrogate(dim)
+    for num_pairs in numbers:
+        texts = [str(number) for number in range(num_pairs)]
+        queries, documents = surrogate.encode(texts, "query"), surrogate.encode(texts, "document")
+        num_clusters, seconds, distances = num_pairs // cluster_size, [], []
+        for least in (num_clusters + 1, 1):
+            clustering._MIN_CLUSTERS_OF_TWO_LEVELS = least
+            start = time.process_time()
+            ids, centroids = clustering.cluster_pairs(queries, documents, num_clusters, settings=SETTINGS)
+            seconds.append(time.process_time() - start)
+            rows = np.concatenate([documents, queries], axis=1)
+            distances.append(((rows - centroids[ids]) ** 2).sum(axis=1).mean())
+        ratio = distances[1] / distances[0]
+        write_row([f"{num_pairs:,}", num_clusters, f"{seconds[0]:.1f}", f"{seconds[1]:.1f}", f"{ratio:.3f}"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, nargs="+", default=[10_000, 100_000, 1_000_000], help="numbers of pairs")
-    parser.add_argument("--dim", type=int, default=128, help="dimension of the surrogate vectors (default: 128)")
-    parser.add_argument("--rounds", type=int, default=2, help="number of rounds; the best one counts (default: 2)")
-    parser.add_argument("--centroids", type=int, default=16_000, help="centroids to order (default: 16000)")
+    parser.add_argument("--pairs", type=int, nargs="*", default=[1_000_000, 4_000_000], help="numbers of pairs")
+    parser.add_argument("--level-pairs", type=int, nargs="*", default=[], help="numbers of pairs to compare levels")
+    parser.add_argument("--cluster-size", type=int, default=40, help="pairs in a cluster (default: 40)")
+    parser.add_argument("--dim", type=int, default=32, help="dimension of the surrogate vectors (default: 32)")
     args = parser.parse_args()
-
-    write = sys.stdout.write
-    write("Clustering: 10 iterations, one start, pairs / 1024 clusters but at least 16. Batches of 256.\n\n")
-    write(
-        "| pairs | clusters | seconds | to bare FAISS | peak GiB | doubled rows GiB | open + epoch s | filter ms |\n"
-    )
-    write("|---|---|---|---|---|---|---|---|\n")
-    for num_pairs in args.pairs:
-        measure(num_pairs, max(16, min(1024, num_pairs // 976)), args.dim, args.rounds)
-
-    centroids = np.random.default_rng(0).normal(size=(args.centroids, 2 * args.dim)).astype(np.float32)
-    start = time.perf_counter()
-    neighbours = neighbour_table(centroids)
-    middle = time.perf_counter()
-    nearest_neighbour_order(centroids, start=0, neighbours=neighbours)
-    write(
-        f"\nNearest-neighbour order of {args.centroids:,} random centroids: {middle - start:.1f} s for the table of "
-        f"neighbours, once; {time.perf_counter() - middle:.1f} s for the order, in each epoch.\n"
-    )
+    if args.level_pairs:
+        write_levels(args.level_pairs, 100, args.dim)
+    if args.pairs:
+        write_growth(args.pairs, args.cluster_size, args.dim)
 
 
 if __name__ == "__main__":

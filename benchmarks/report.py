@@ -61,9 +61,13 @@ TABLES = {
 }
 
 
+# Only by `--device cuda`.
+GPU_TABLES = {"gpu": ("gpu.py", "", "--rounds 20")}
+
+
 def run_table(name: str, is_full: bool) -> str:
     """Runs one benchmark and returns its table."""
-    script, arguments, changes = TABLES[name]
+    script, arguments, changes = (TABLES | GPU_TABLES)[name]
     command = [sys.executable, str(FOLDER / script), *arguments.split(), *(changes.split() if is_full else [])]
     if name in PLOTS:
         command += ["--plot", str(PLOTS[name])]
@@ -97,8 +101,10 @@ def describe_duration(seconds: float, is_full: bool) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="run the full grid with more rounds")
-    parser.add_argument("--tables", choices=list(TABLES), nargs="+", default=list(TABLES), help="which tables to make")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="which tables to make (default: cpu)")
+    parser.add_argument("--tables", choices=list(TABLES), nargs="+", help="some of the tables of the CPU")
     args = parser.parse_args()
+    args.tables = list(GPU_TABLES) if args.device == "cuda" else args.tables or list(TABLES)
     start = time.perf_counter()
     for name in tqdm(args.tables, "Benchmarks"):
         table = run_table(name, args.full)

@@ -6,8 +6,8 @@ Trains a contextual embedding model, or a biencoder, on pairs of query and docum
     accelerate launch --config_file examples/accelerate_configs/multi_gpu.yaml examples/train.py \
         examples/recipes/cde_small_supervised.yaml --output-dir cde-small
 
-`--help` shows the arguments that matter first, `--help-all` all of them. `--resume-from-checkpoint auto` resumes a run.
-`cde-hf train` does the same.
+`--help` shows the arguments that matter first, `--help-all` all of them. `--resume-from-checkpoint auto` resumes a
+run. `cde-hf train` does the same.
 """
 
 from cde_hf import run_training

@@ -1,6 +1,7 @@
 """The benchmarks run, and their tables have a place on the page."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ TINY_RUNS = {
     "attention.py": "--layers 1 --context-size 8 --lengths 8 --batch-sizes 1 2 --max-joint-batch-size 1 --seconds 0",
     "corpus_part.py": "--documents 20 30 --words 8 --texts 4 --seconds 0",
     "encoding.py": "--models MiniLM --context-size 8 --texts 4 --batch-sizes 2 --max-words 8 --seconds 0",
+    "gpu.py": f"--device cpu --texts 2 --rounds 1 {TINY_STEP} --batch-sizes 4 8",
     "imports.py": "--rounds 1",
     "precision.py": "--model MiniLM --forms bfloat16 int8 --context-size 8 --lengths 8 --batch-sizes 2 --seconds 0",
     "surrogate.py": "--library packaging --texts 4 --seconds 0",
@@ -32,9 +34,10 @@ def report():
 
 def test_every_table_has_a_place_and_a_tiny_run(report):
     page = report.PAGE.read_text()
-    for name in report.TABLES:
+    tables = report.TABLES | report.GPU_TABLES
+    for name in tables:
         assert page.count(f"<!-- table: {name} -->") == 1, name
-    assert {script for script, *_ in report.TABLES.values()} == TINY_RUNS.keys()
+    assert {script for script, *_ in tables.values()} == TINY_RUNS.keys()
 
 
 def test_a_table_replaces_its_predecessor_alone(report):
@@ -64,6 +67,18 @@ def test_the_load_of_a_tiny_index_is_measured(tmp_path):
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("100 |") == 8
+
+
+@pytest.mark.slow
+def test_the_growth_of_tiny_batch_plans_is_measured(tmp_path):
+    command = [sys.executable, ROOT / "benchmarks" / "batching.py", "--pairs", "9000", "--level-pairs", "10000"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    levels, growth = (line for line in result.stdout.splitlines() if line[2].isdigit())
+    one, two, ratio = (float(cell) for cell in levels.split("|")[3:6])
+    assert two < one / 5 and ratio < 1.1
+    assert growth.startswith("| 9,000 |"), levels
 
 
 @pytest.mark.slow

@@ -3,33 +3,36 @@ Encodes a corpus into a folder of Parquet files, on any number of processes, and
 
 1. The main process fixes the context and writes it to the folder, together with the hash of the corpus and the model.
 2. The corpus is split into shards. Each of `n` processes takes every n-th shard, encodes it and writes one Parquet
-   file with the columns `id`, `text` and `vector`. A file gets its final name when it is complete.
+   file with the columns `id`, `text` and `vector`. A file gets its final name when it is complete. If the corpus is in
+   Parquet files, these are the shards. They are read block by block, so memory does not grow with the corpus.
 3. The main process adds the hashes of the files to the manifest.
 
 A second run skips finished shards. It refuses a folder of another corpus or model. `accelerate launch` starts the
-processes, on one machine or on several machines that share the folder.
+processes, on one machine or on several machines that share the folder. `encoding_on_ray.py` gives the shards to the
+nodes of a Ray cluster instead.
 """
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
-from accelerate import PartialState
+from accelerate.utils import gather_object
 from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from .contextual_models import get_context, with_context, with_own_context
-from .data import Corpus, check_counts, check_seed, ids_and_texts
-from .files import FolderKind, atomic_file, find_damage
+from .contextual_models import find_contextual_module, get_context, with_context, with_own_context
+from .data import Corpus, ParquetCorpus, check_counts, check_seed, ids_and_texts
+from .files import FolderKind, atomic_file, describe, find_damage
 from .modeling import Context
 from .processes import process_state
 from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
@@ -37,8 +40,11 @@ from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
 
 logger = logging.get_logger(__name__)
 
-_FOLDER = FolderKind("encoded corpus", 3, "Run `cde-hf encode MODEL CORPUS FOLDER`, which keeps undamaged shards.")
+ENCODED_CORPUS = FolderKind(
+    "encoded corpus", 4, "Run `cde-hf encode MODEL CORPUS FOLDER`, which keeps undamaged shards."
+)
 _CONTEXT_FILE = "context.safetensors"
+_MAX_SAMPLE = 50_000  # documents of a corpus in files that a context is made of, as for other corpora
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +56,7 @@ class EncodedCorpus:
         folder (`Path`):
             The folder.
         manifest (`dict`):
-            Origin of the vectors, number of documents, size of a shard, hash of the corpus.
+            Origin of the vectors, number of documents, the shards and the hash of the corpus in each.
         model (`SentenceTransformer`, *optional*):
             The model with the context of the vectors, if this process encoded the corpus.
     """
@@ -62,7 +68,7 @@ class EncodedCorpus:
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "EncodedCorpus":
         """Opens a folder and refuses one with missing shards."""
-        encoded = cls(Path(folder), _FOLDER.read_manifest(folder))
+        encoded = cls(Path(folder), ENCODED_CORPUS.read_manifest(folder))
         missing = encoded.unfinished
         if missing:
             raise ValueError(
@@ -74,7 +80,7 @@ class EncodedCorpus:
     @staticmethod
     def exists(folder: str | os.PathLike) -> bool:
         """Whether a folder holds an encoded corpus, finished or not."""
-        return _FOLDER.is_in(folder)
+        return ENCODED_CORPUS.is_in(folder)
 
     def __repr__(self) -> str:
         return f"EncodedCorpus({str(self.folder)!r}, {len(self):,} documents)"
@@ -94,14 +100,13 @@ class EncodedCorpus:
         path = self.folder / _CONTEXT_FILE
         if path.name not in self.manifest["files"]:
             return None
-        _FOLDER.check_file(path, self.manifest["files"][path.name])
+        ENCODED_CORPUS.check_file(path, self.manifest["files"][path.name])
         return Context.load(path)
 
     @property
     def paths(self) -> list[Path]:
         """The Parquet files, in the order of the corpus."""
-        num_shards = -(-len(self) // self.manifest["shard_size"])
-        return [self.folder / f"shard-{number:05d}-of-{num_shards:05d}.parquet" for number in range(num_shards)]
+        return [self.folder / name for name in self.manifest["shards"]]
 
     @property
     def unfinished(self) -> list[Path]:
@@ -109,13 +114,61 @@ class EncodedCorpus:
         return [path for path in self.paths if path.name not in self.manifest["files"] or not path.exists()]
 
     def shards(self) -> Iterator[tuple[list[str], list[str], np.ndarray]]:
-        """Ids, texts and vectors of shape `(num_documents, dim)`, file by file. Compares the hash of each file."""
+        """Ids, texts and vectors of shape `(num_documents, dim)`, block by block. Compares the hash of each file."""
         for path in self.paths:
-            _FOLDER.check_file(path, self.manifest["files"][path.name])
-            table = pq.read_table(path)
-            vectors = table["vector"].combine_chunks()
-            matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(len(table), -1)
-            yield table["id"].to_pylist(), table["text"].to_pylist(), matrix
+            ENCODED_CORPUS.check_file(path, self.manifest["files"][path.name])
+            file = pq.ParquetFile(path)
+            for number in range(file.num_row_groups):
+                table = file.read_row_group(number)
+                vectors = table["vector"].combine_chunks()
+                matrix = vectors.values.to_numpy(zero_copy_only=False).reshape(-1, vectors.type.list_size)
+                yield table["id"].to_pylist(), table["text"].to_pylist(), matrix
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """
+    What became of a shard.
+
+    Args:
+        name (`str`):
+            Name of its file.
+        description (`dict`, *optional*):
+            Size and hash of the file, if it was written.
+        failure (`str`, *optional*):
+            Otherwise, why its documents could not be encoded.
+    """
+
+    name: str
+    description: dict[str, Any] | None
+    failure: str | None = None
+
+
+class ShardedTexts:
+    """A corpus in memory, in shards of one block each. The same in Parquet files is a [`ParquetCorpus`]."""
+
+    def __init__(self, documents: Corpus, shard_size: int):
+        self.ids, self.texts = ids_and_texts(documents)
+        self._rows = [slice(start, start + shard_size) for start in range(0, len(self.ids), shard_size)]
+        self.num_documents = [len(self.ids[rows]) for rows in self._rows]
+        count = len(self._rows)
+        self.paths = tuple(Path(f"shard-{number:05d}-of-{count:05d}.parquet") for number in range(count))
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Hash of each shard."""
+        return [_hash_texts(self.ids[rows], self.texts[rows]) for rows in self._rows]
+
+    def blocks(self, number: int, size: int) -> Iterator[tuple[list[str], Sequence[str]]]:
+        """Ids and texts of one shard."""
+        yield self.ids[self._rows[number]], self.texts[self._rows[number]]
+
+    def sample(self, size: int, *, seed: int) -> Sequence[str]:
+        """All texts: the model draws its own sample."""
+        return self.texts
+
+
+ShardedCorpus: TypeAlias = ParquetCorpus | ShardedTexts
 
 
 def encode_corpus(
@@ -135,13 +188,15 @@ def encode_corpus(
             A CDE checkpoint, a model with context-frequency pooling, or a plain model. A contextual model uses its own
             context; without one, it gets a sample of the documents.
         documents (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str` or `os.PathLike`):
-            A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path.
+            A corpus, as for [`load_corpus`]: a list of texts, texts by id, a dataset or a path. Parquet files are read
+            block by block and give one file of vectors each.
         folder (`str` or `os.PathLike`):
             Folder to write.
         batch_size (`int`, *optional*, defaults to `32`):
             Number of texts to encode at once.
         shard_size (`int`, *optional*, defaults to `1024`):
-            Number of documents in a file. A file that was interrupted is encoded again.
+            Number of documents in a file, or in a block of a Parquet file. A file that was interrupted is encoded
+            again.
         seed (`int`, *optional*, defaults to `0`):
             Seed with which a context is sampled.
 
@@ -151,115 +206,168 @@ def encode_corpus(
     check_counts(batch_size=batch_size, shard_size=shard_size)
     check_seed(seed)
     folder = Path(folder)
-    document_ids, texts = ids_and_texts(documents)
+    corpus = shard_corpus(documents, shard_size)
     state = process_state()
-    with _FOLDER.locked(folder) if state.is_main_process else nullcontext():
-        own = None
+    with ENCODED_CORPUS.locked(folder) if state.is_main_process else nullcontext():
+        own = begin(model, corpus, folder, shard_size=shard_size, seed=seed) if state.is_main_process else None
+        state.wait_for_everyone()
+        encoded = EncodedCorpus(folder, ENCODED_CORPUS.read_manifest(folder))
+        model = model_of(model, encoded) if own is None else own
+        left = [number for number, path in enumerate(encoded.paths) if not path.exists()]
+        state.wait_for_everyone()  # all processes look before one writes
+        mine = left[state.process_index :: state.num_processes]
+        bar = tqdm(
+            total=sum(corpus.num_documents[number] for number in mine),
+            desc="Encode documents",
+            unit=" documents",
+            disable=not state.is_main_process,
+        )
+        with bar:
+            results = [encode_shard(model, corpus, encoded, number, batch_size, bar) for number in mine]
+        results = gather_object(results)
         if state.is_main_process:
-            own = _begin(model, document_ids, texts, folder, shard_size=shard_size, seed=seed)
-            unfinished = EncodedCorpus(folder, _FOLDER.read_manifest(folder)).unfinished
-        state.wait_for_everyone()
-        encoded = EncodedCorpus(folder, _FOLDER.read_manifest(folder))
-        model = with_context(model, encoded.context, encoded.origin.settings) if own is None else own
-        if vector_origin(model) != encoded.origin:
-            raise ValueError(
-                f"`{folder}` was started with another model or setting: "
-                f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
-            )
-        _encode_shards(model, document_ids, texts, encoded, state, batch_size)
-        state.wait_for_everyone()
-        if state.is_main_process and unfinished:
-            names = [path.name for path in unfinished]
-            _FOLDER.write_manifest(folder, encoded.manifest, names=names, kept=encoded.manifest["files"])
+            finish(encoded, results)
     state.wait_for_everyone()
+    refuse_failures(results)
     return replace(EncodedCorpus.load(folder), model=model)
 
 
-def _begin(
-    model: SentenceTransformer,
-    document_ids: list[str],
-    texts: Sequence[str],
-    folder: Path,
-    *,
-    shard_size: int,
-    seed: int,
+def shard_corpus(documents: Corpus | ParquetCorpus, shard_size: int) -> ShardedCorpus:
+    """Splits a corpus into shards: the files of a corpus in Parquet files, or `shard_size` documents of others."""
+    if isinstance(documents, ParquetCorpus):
+        return documents
+    return ParquetCorpus.open(documents) or ShardedTexts(documents, shard_size)
+
+
+def begin(
+    model: SentenceTransformer, corpus: ShardedCorpus, folder: Path, *, shard_size: int, seed: int
 ) -> SentenceTransformer | None:
     """
-    Writes what all shards share, and returns the model with its context. Or checks that the folder was started with
-    the same.
+    Writes what all shards share, the manifest and the context, and returns the model with its context. Or checks that
+    the folder was started with the same.
     """
-    wanted = {
-        "num_documents": len(document_ids),
-        "corpus_hash": _hash_corpus(document_ids, texts),
+    facts = {
+        "num_documents": sum(corpus.num_documents),
         "shard_size": shard_size,
+        "shards": {
+            path.name: fingerprint for path, fingerprint in zip(corpus.paths, corpus.fingerprints, strict=True)
+        },
     }
     if EncodedCorpus.exists(folder):
-        found = _FOLDER.read_manifest(folder)
-        context = get_context(model)
-        wanted_context = context.hash if context is not None else found["origin"]["context"]
-        for name, value in {**wanted, "context": wanted_context}.items():
-            there = found["origin"]["context"] if name == "context" else found.get(name)
-            if there != value:
-                raise ValueError(
-                    f"`{folder}` was started with another `{name}`: {there}, not {value}. Remove the folder or give "
-                    "another one."
-                )
-        logger.info(f"Resuming `{folder}`.")
-        for path in EncodedCorpus(folder, found).paths:
-            damage = find_damage(path, found["files"][path.name]) if path.name in found["files"] else None
-            if damage is not None:
-                logger.warning(f"`{path}` {damage}. It is encoded again.")
-                path.unlink(missing_ok=True)
+        _resume(model, facts, folder)
         return None
-    model = with_own_context(model, texts, seed=seed)
+    needs_context = find_contextual_module(model) is not None and get_context(model) is None
+    model = with_own_context(model, corpus.sample(_MAX_SAMPLE, seed=seed) if needs_context else [], seed=seed)
     context = get_context(model)
-    with _FOLDER.replacing(folder, {**wanted, "origin": vector_origin(model).to_dict()}) as new_folder:
+    with ENCODED_CORPUS.replacing(folder, {**facts, "origin": vector_origin(model).to_dict()}) as new_folder:
         if context is not None:
             context.save(new_folder / _CONTEXT_FILE)
     return model
 
 
-def _encode_shards(
+def _resume(model: SentenceTransformer, facts: dict[str, Any], folder: Path) -> None:
+    """Checks that a folder was started with the same. Documents of unfinished shards may have changed."""
+    encoded = EncodedCorpus(folder, ENCODED_CORPUS.read_manifest(folder))
+    found = encoded.manifest
+    for path in encoded.paths:
+        damage = find_damage(path, found["files"][path.name]) if path.name in found["files"] else None
+        if damage is not None:
+            logger.warning(f"`{path}` {damage}. It is encoded again.")
+            path.unlink(missing_ok=True)
+    context = get_context(model)
+    wanted = {
+        "shard_size": facts["shard_size"],
+        "number of shards": len(facts["shards"]),
+        "context": context.hash if context is not None else found["origin"]["context"],
+        **{path.name: facts["shards"].get(path.name) for path in encoded.paths if path.exists()},
+    }
+    there = {
+        **found["shards"],
+        "shard_size": found["shard_size"],
+        "number of shards": len(found["shards"]),
+        "context": found["origin"]["context"],
+    }
+    for name, value in wanted.items():
+        if there[name] != value:
+            raise ValueError(
+                f"`{folder}` was started with another `{name}`: {there[name]}, not {value}. Remove the folder or give "
+                "another one."
+            )
+    logger.info(f"Resuming `{folder}`.")
+    if found["shards"] != facts["shards"]:
+        ENCODED_CORPUS.write_manifest(folder, {**found, **facts}, names=[], kept=found["files"])
+
+
+def model_of(model: SentenceTransformer, encoded: EncodedCorpus) -> SentenceTransformer:
+    """A model with the context of an encoded corpus. Refuses another model than the one that began it."""
+    model = with_context(model, encoded.context, encoded.origin.settings)
+    if vector_origin(model) != encoded.origin:
+        raise ValueError(
+            f"`{encoded.folder}` was started with another model or setting: "
+            f"{vector_origin(model).differences(encoded.origin)}. Give that model, or another folder."
+        )
+    return model
+
+
+def encode_shard(
     model: SentenceTransformer,
-    document_ids: list[str],
-    texts: Sequence[str],
+    corpus: ShardedCorpus,
     encoded: EncodedCorpus,
-    state: PartialState,
+    number: int,
     batch_size: int,
-) -> None:
+    bar: tqdm,
+) -> ShardResult:
+    """Encodes one shard and writes its file. A shard that cannot be read or encoded is reported, not raised."""
     embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
-    shard_size = encoded.manifest["shard_size"]
-    mine = list(enumerate(encoded.paths))[state.process_index :: state.num_processes]
-    left = [(number, path) for number, path in mine if not path.exists()]
-    bar = tqdm(
-        total=sum(min(shard_size, len(texts) - number * shard_size) for number, _ in left),
-        desc="Encode documents",
-        unit=" documents",
-        disable=not state.is_main_process,
-    )
-    for number, path in left:
-        rows = slice(number * shard_size, (number + 1) * shard_size)
-        shard_texts = texts[rows]
-        _write_shard(path, document_ids[rows], shard_texts, embedder.embed_in_pieces(shard_texts, bar), encoded.origin)
-    bar.close()
+    path = encoded.paths[number]
+    try:
+        blocks = corpus.blocks(number, encoded.manifest["shard_size"])
+        tables = (_encode_block(embedder, *block, bar) for block in blocks)
+        # A file without documents has vectors of the same width as the others.
+        first = next(tables, None) or _encode_block(embedder, ["0"], ["none"], tqdm(disable=True)).slice(0, 0)
+        schema = first.schema.with_metadata({"vector_origin": json.dumps(encoded.origin.to_dict())})
+        with atomic_file(path) as new_path, pq.ParquetWriter(new_path, schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table, row_group_size=max(1, len(table)))
+    except ValueError as error:
+        logger.warning(f"`{path.name}` is left out: {error}")
+        return ShardResult(path.name, None, str(error))
+    return ShardResult(path.name, describe(path))
 
 
-def _write_shard(
-    path: Path, document_ids: list[str], texts: Sequence[str], vectors: np.ndarray, origin: VectorOrigin
-) -> None:
+def _encode_block(
+    embedder: SentenceTransformerEmbedder, document_ids: list[str], texts: Sequence[str], bar: tqdm
+) -> pa.Table:
+    """The vectors of a block, which is a row group of the file."""
+    vectors = embedder.embed_in_pieces(texts, bar)
     values = pa.array(vectors.ravel(), pa.float32())
-    table = pa.table(
-        {
-            "id": pa.array(document_ids, pa.string()),
-            "text": pa.array(texts, pa.string()),
-            "vector": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1]),
-        }
-    ).replace_schema_metadata({"vector_origin": json.dumps(origin.to_dict())})
-    with atomic_file(path) as new_path:
-        pq.write_table(table, new_path)
+    columns = {
+        "id": pa.array(document_ids, pa.string()),
+        "text": pa.array(texts, pa.string()),
+        "vector": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1]),
+    }
+    return pa.table(columns)
 
 
-def _hash_corpus(document_ids: list[str], texts: Sequence[str]) -> str:
+def finish(encoded: EncodedCorpus, results: Iterable[ShardResult]) -> None:
+    """Adds the hashes of new shards to the manifest: of this run, and of one that was killed."""
+    files = encoded.manifest["files"] | {each.name: each.description for each in results if each.description}
+    left = [path.name for path in encoded.paths if path.name not in files and path.exists()]
+    if left or files != encoded.manifest["files"]:
+        ENCODED_CORPUS.write_manifest(encoded.folder, encoded.manifest, names=left, kept=files)
+
+
+def refuse_failures(results: Iterable[ShardResult]) -> None:
+    """Names the shards that could not be encoded, after all others were."""
+    failed = [each for each in results if each.failure is not None]
+    if failed:
+        raise ValueError(
+            f"{len(failed)} shards could not be encoded, such as `{failed[0].name}`: {failed[0].failure} All others "
+            "are finished. Repair these documents and run the same again."
+        )
+
+
+def _hash_texts(document_ids: list[str], texts: Sequence[str]) -> str:
     digest = xxhash.xxh3_128()
     for name, text in zip(document_ids, texts, strict=True):
         # With their lengths, so that another split into ids and texts has another hash.
@@ -268,4 +376,17 @@ def _hash_corpus(document_ids: list[str], texts: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["EncodedCorpus", "encode_corpus"]
+__all__ = [
+    "ENCODED_CORPUS",
+    "EncodedCorpus",
+    "ShardResult",
+    "ShardedCorpus",
+    "ShardedTexts",
+    "begin",
+    "encode_corpus",
+    "encode_shard",
+    "finish",
+    "model_of",
+    "refuse_failures",
+    "shard_corpus",
+]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from cde_hf.batching import KMeansSettings, cluster_pairs
+from cde_hf.batching import KMeansSettings, cluster_pairs, clustering
 from cde_hf.batching.clustering import pair_rows
 
 
@@ -52,6 +52,49 @@ def test_k_means_is_trained_once_for_each_start(planted, num_starts, monkeypatch
     monkeypatch.setattr(faiss, "Kmeans", CountingKmeans)
     cluster_pairs(planted["q"], planted["d"], 8, settings=KMeansSettings(num_iterations=5, num_starts=num_starts))
     assert sum(trainings) == num_starts
+
+
+def many_pairs(num_pairs=4000, num_topics=200, dim=8):
+    generator = np.random.default_rng(0)
+    topics = generator.normal(size=(num_topics, 2, dim))
+    # As in real data, some topics are rare.
+    ids = generator.choice(num_topics, num_pairs, p=generator.dirichlet(np.full(num_topics, 0.5)))
+    return (topics[ids] + 0.2 * generator.normal(size=(num_pairs, 2, dim))).astype(np.float32).transpose(1, 0, 2)
+
+
+def distances_to_centroids(queries, documents, cluster_ids, centroids):
+    return ((np.concatenate([documents, queries], axis=1) - centroids[cluster_ids]) ** 2).sum(axis=1)
+
+
+def test_two_levels_are_about_as_good_as_one(monkeypatch):
+    queries, documents = many_pairs()
+    errors = []
+    for min_clusters in (1000, 50):
+        monkeypatch.setattr(clustering, "_MIN_CLUSTERS_OF_TWO_LEVELS", min_clusters)
+        cluster_ids, centroids = cluster_pairs(queries, documents, 200, settings=KMeansSettings(num_iterations=20))
+        assert len(centroids) > 80  # the rows `q⊕d` have the others
+        errors.append(distances_to_centroids(queries, documents, cluster_ids, centroids).mean())
+    assert errors[1] < 1.25 * errors[0]  # of planted clusters, which six starts find
+
+
+def test_in_two_levels_nearly_all_pairs_belong_to_the_nearest_centroid(monkeypatch):
+    monkeypatch.setattr(clustering, "_MIN_CLUSTERS_OF_TWO_LEVELS", 50)
+    queries, documents = many_pairs()
+    for spherical in (False, True):
+        settings = KMeansSettings(num_iterations=5, spherical=spherical)
+        cluster_ids, centroids = cluster_pairs(queries, documents, 200, settings=settings)
+        rows = pair_rows(queries, documents, spherical=spherical)[: len(queries)]
+        nearest = faiss.knn(rows, centroids, 1)[1][:, 0]
+        assert (nearest == cluster_ids).mean() > 0.98
+
+
+def test_two_levels_take_equal_and_lonely_pairs(monkeypatch):
+    monkeypatch.setattr(clustering, "_MIN_CLUSTERS_OF_TWO_LEVELS", 10)
+    vectors = np.zeros((500, 4), dtype=np.float32)
+    vectors[:20] = 100 * np.random.default_rng(0).normal(size=(20, 4))
+    cluster_ids, centroids = cluster_pairs(vectors, vectors, 60)
+    assert len(cluster_ids) == 500 and len(centroids) > 1
+    assert len(set(cluster_ids[20:])) == 1
 
 
 def test_a_pair_belongs_to_the_nearest_centroid_of_document_and_query(planted):

@@ -1,15 +1,16 @@
-"""Batches of one size from clusters of any size, and the greedy nearest-neighbour order of their centroids."""
+"""Batches of one size from clusters of any size, and the nearest-neighbour order of their centroids."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cde_hf.batching import packing
 from cde_hf.batching.packing import nearest_neighbour_order, pack_batches
 
 
-def brute_force_order(centroids, start):
-    order = [start]
+def brute_force_order(centroids):
+    order = [0]
     while len(order) < len(centroids):
         distances = ((centroids - centroids[order[-1]]) ** 2).sum(axis=1)
         distances[order] = np.inf
@@ -20,12 +21,28 @@ def brute_force_order(centroids, start):
 @pytest.mark.parametrize("num_centroids", [1, 2, 30, 300])
 def test_the_order_is_that_of_brute_force(num_centroids):
     centroids = np.random.default_rng(num_centroids).normal(size=(num_centroids, 5)).astype(np.float32)
-    start = num_centroids // 2
-    assert nearest_neighbour_order(centroids, start=start).tolist() == brute_force_order(centroids, start)
+    assert nearest_neighbour_order(centroids).tolist() == brute_force_order(centroids)
 
 
-def test_equal_centroids_are_all_visited():
-    assert sorted(nearest_neighbour_order(np.zeros((50, 4)), start=7)) == list(range(50))
+def mean_step(centroids, order):
+    return np.linalg.norm(np.diff(centroids[order], axis=0), axis=1).mean()
+
+
+def test_many_centroids_are_ordered_in_groups_about_as_well(monkeypatch):
+    generator = np.random.default_rng(0)
+    centroids = np.repeat(generator.normal(size=(40, 8)), 25, axis=0) + 0.3 * generator.normal(size=(1000, 8))
+    greedy = nearest_neighbour_order(centroids)
+    monkeypatch.setattr(packing, "_MAX_GREEDY", 100)
+    in_groups = nearest_neighbour_order(centroids)
+    assert sorted(in_groups) == list(range(1000))
+    shuffled = mean_step(centroids, generator.permutation(1000))
+    assert mean_step(centroids, in_groups) < 1.1 * mean_step(centroids, greedy) < 0.5 * shuffled
+
+
+@pytest.mark.parametrize("max_greedy", [10, 100])
+def test_equal_centroids_are_all_visited(monkeypatch, max_greedy):
+    monkeypatch.setattr(packing, "_MAX_GREEDY", max_greedy)
+    assert sorted(nearest_neighbour_order(np.zeros((50, 4)))) == list(range(50))
 
 
 CLUSTERS = st.lists(st.integers(0, 6), min_size=1, max_size=80)

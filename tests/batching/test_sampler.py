@@ -148,6 +148,18 @@ def test_batches_are_made_of_neighbours(plan, pairs):
     assert mean_number_of_topics(grouping="random") > 5
 
 
+def test_small_clusters_are_merged_in_the_order_of_the_plan_and_it_begins_elsewhere_in_each_epoch():
+    cluster_ids = np.repeat(np.arange(20), 2)
+    plan = Plan(np.zeros(40, dtype=int), cluster_ids, np.zeros(20, dtype=int), np.zeros((20, 1)), ["all"])
+    sampler = ClusteredBatchSampler(plan, 4)
+    merged = []
+    for epoch in range(8):
+        sampler.set_epoch(epoch)
+        merged.append({tuple(sorted(set(cluster_ids[batch]))) for batch in sampler})
+        assert all((last - first) in (1, 19) for first, last in merged[-1])
+    assert len(set(map(frozenset, merged))) == 2  # the first cluster is merged with the second or the last one
+
+
 def test_a_batch_larger_than_every_domain_is_refused(plan):
     with pytest.raises(ValueError, match="cannot fill 1 batches of 121 pairs: the largest of 2 has 120.*Lower"):
         ClusteredBatchSampler(plan, 121)

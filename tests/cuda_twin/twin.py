@@ -6,7 +6,7 @@ A CUDA device whose numbers are computed on the CPU: the code paths of a GPU on 
 3. [`CudaTwin`] catches all operations and runs them on these numbers. Operands on two devices raise an error, as on a
    GPU. Whatever makes the host wait for the device is noted with the line of code that asked for it.
 
-Kernels, speed, memory, streams and the random state of a GPU are not imitated.
+The device has a random state of its own. Kernels, speed, memory and streams of a GPU are not imitated.
 """
 
 import sys
@@ -40,7 +40,8 @@ WAITS_WITH_OVERLOAD = {aten.repeat_interleave.Tensor}
 
 OURS = ("/cde_hf/", "/transformers_modules/")  # the package, and a checkpoint's copy of it
 
-_host_syncs = []
+_host_syncs = []  # places, and whether they are ours
+_random_state = torch.Generator().manual_seed(0).get_state()  # of the device
 
 
 class TwinTensor(torch.Tensor):
@@ -88,11 +89,11 @@ class CudaTwin(TorchDispatchMode):
 
 
 @contextmanager
-def host_syncs():
+def host_syncs(*, only_ours=True):
     """Gives a counter that, when the context ends, holds the syncs that our code asked for: `"file:line kind"`."""
     counter, start = Counter(), len(_host_syncs)
     yield counter
-    counter.update(_host_syncs[start:])
+    counter.update(place for place, is_ours in _host_syncs[start:] if is_ours or not only_ours)
 
 
 def install():
@@ -110,17 +111,42 @@ def install():
         "is_available": True,
         "is_bf16_supported": True,
         "is_initialized": True,
-        "manual_seed": None,
-        "manual_seed_all": None,
         "set_device": None,
         "synchronize": None,
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, lambda *args, answer=answer, **kwargs: answer)
-    # One random state for both devices.
-    torch.cuda.get_rng_state = lambda device=None: torch.get_rng_state()
-    torch.cuda.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
     torch.cuda.device = lambda device: nullcontext()
+    for module in (torch.cuda, torch.cuda.random):
+        module.get_rng_state = lambda device=None: _random_state.clone()
+        module.get_rng_state_all = lambda: [_random_state.clone()]
+        module.set_rng_state = lambda state, device=None: _set_random_state(state)
+        module.set_rng_state_all = lambda states: _set_random_state(states[0])
+        module.manual_seed = module.manual_seed_all = _seed
+    # Otherwise autocast and loss scaling switch themselves off, because the build has no CUDA.
+    for module in (torch.cuda.amp.common, torch.amp.autocast_mode):
+        module.amp_definitely_not_available = lambda: False
+
+
+def _set_random_state(state):
+    global _random_state
+    _random_state = state.clone()
+
+
+def _seed(seed):
+    _set_random_state(torch.Generator().manual_seed(seed).get_state())
+
+
+@contextmanager
+def _random_state_of_the_device():
+    """Operations on the CPU draw their random numbers from the state of the device."""
+    saved = torch.get_rng_state()
+    torch.set_rng_state(_random_state)
+    try:
+        yield
+    finally:
+        _set_random_state(torch.get_rng_state())
+        torch.set_rng_state(saved)
 
 
 def _run(operation, args, kwargs):
@@ -137,7 +163,9 @@ def _run(operation, args, kwargs):
         kwargs = {**kwargs, "device": torch.device("cpu")}
     kwargs = {**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs
     on_cpu = tree_map(lambda leaf: leaf.numbers if isinstance(leaf, TwinTensor) else leaf, (args, kwargs))
-    output = operation(*on_cpu[0], **on_cpu[1])
+    draws = is_on_twin and torch.Tag.nondeterministic_seeded in operation.tags
+    with _random_state_of_the_device() if draws else nullcontext():
+        output = operation(*on_cpu[0], **on_cpu[1])
     # An operation in place returns its operand, which must stay the same object.
     operands = {id(tensor.numbers if isinstance(tensor, TwinTensor) else tensor): tensor for tensor in tensors}
 
@@ -184,8 +212,7 @@ def _is_sync(operation, args, kwargs, tensors, twins, is_on_twin):
 
 def _note_sync(kind):
     place, is_ours = _place()
-    if is_ours:
-        _host_syncs.append(f"{place} {kind}")
+    _host_syncs.append((f"{place} {kind}", is_ours))
 
 
 def _place():

@@ -24,32 +24,30 @@ def varlen_flash_attention(
     query_length,
     softmax_scale,
     attn_implementation,
-    sliding_window,
-    deterministic,
+    cu_seq_lens_q=None,
+    cu_seq_lens_k=None,
+    max_length_q=None,
+    max_length_k=None,
     **others,
 ):
-    """What flash-attention does with a two-dimensional mask: texts are unpadded, attended to and padded again."""
+    """What flash-attention does with texts of one length, or with texts that end where `cu_seq_lens` says."""
     assert attn_implementation == "flash_attention_2", "transformers looks the kernel up by this name"
     assert "position_ids" not in others, "flash-attention takes repeated positions for packed texts"
     assert query.dtype == key.dtype == value.dtype, "flash-attention does not mix precisions"
-    query, key, value = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    batch_size, key_length = len(key), key.shape[2]
-    output = torch.zeros_like(query)
-    if attention_mask is None and sliding_window is None:  # then the queries may be more or fewer than the keys
-        return F.scaled_dot_product_attention(query, key, value, scale=softmax_scale).transpose(1, 2)
-    mask = torch.ones(batch_size, key_length, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    assert mask.shape == (batch_size, key_length)
-    for row in range(batch_size):
-        keys, queries = mask[row], mask[row, -query_length:]
-        is_near = None
-        if sliding_window is not None:
-            assert query_length == key_length, "a window over a context and a text is none that flash-attention knows"
-            positions = torch.arange(int(keys.sum()))
-            is_near = (positions[:, None] - positions).abs() < sliding_window
-        output[row][:, queries] = F.scaled_dot_product_attention(
-            query[row][:, queries], key[row][:, keys], value[row][:, keys], attn_mask=is_near, scale=softmax_scale
-        )
-    return output.transpose(1, 2)
+    assert attention_mask is None, "transformers would make the host wait in every layer"
+    assert others.get("sliding_window") is None
+    if cu_seq_lens_q is None:  # then the queries may be more or fewer than the keys
+        parts = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        return F.scaled_dot_product_attention(*parts, scale=softmax_scale).transpose(1, 2)
+    assert torch.equal(cu_seq_lens_q, cu_seq_lens_k) and cu_seq_lens_q.dtype == torch.int32
+    assert max_length_q == max_length_k == key.shape[1]
+    sizes = cu_seq_lens_q.diff().tolist()
+    texts = zip(*(tensor.flatten(0, 1).split(sizes) for tensor in (query, key, value)), strict=True)
+    outputs = [
+        F.scaled_dot_product_attention(*(part.transpose(0, 1) for part in text), scale=softmax_scale).transpose(0, 1)
+        for text in texts
+    ]
+    return torch.cat(outputs).view_as(query)
 
 
 @pytest.fixture

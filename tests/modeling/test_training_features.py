@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from cde_hf import Context
 
@@ -93,6 +94,48 @@ def test_compiled_stages_give_the_same_numbers(make_model, family, mode, texts, 
     expected = model.second_stage_model(*texts, context=context)
     compiled = torch.compile(model.second_stage_model)(*texts, context=context)
     torch.testing.assert_close(compiled, expected, atol=1e-5, rtol=0)
+
+
+class WithContext(torch.nn.Module):
+    """A second stage whose context is a tensor, or the tensors of a context block."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, input_ids, attention_mask, token_frequencies, context):
+        is_block = isinstance(context, tuple)
+        parts = {"keys_values": context} if is_block else {"embeddings": context}
+        return self.stage(input_ids, attention_mask, context=Context(token_frequencies=token_frequencies, **parts))
+
+
+@pytest.fixture
+def second_stage(make_model, family, mode, context_documents):
+    """A second stage, its token frequencies and its context."""
+    model = make_model(family, context_attention=mode, pooling="context_frequency")
+    with torch.no_grad():
+        context = model.encode_context(*context_documents)
+    return WithContext(model.second_stage_model), torch.rand(100), context.keys_values or context.embeddings
+
+
+def test_the_second_stage_compiles_without_graph_breaks(second_stage, texts):
+    stage, *context = second_stage
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(stage, fullgraph=True, backend="eager", dynamic=True)
+        for rows, length in ((4, 17), (3, 11), (2, 5)):
+            inputs = [tensor[:rows, :length].contiguous() for tensor in texts]
+            torch.testing.assert_close(compiled(*inputs, *context), stage(*inputs, *context), atol=1e-5, rtol=0)
+
+
+def test_the_second_stage_can_be_exported(second_stage, texts):
+    stage, *context = second_stage
+    sizes = {0: torch.export.Dim("batch_size"), 1: torch.export.Dim("length", max=64)}
+    with torch.no_grad():
+        shapes = (sizes, sizes, *tree_map(lambda tensor: None, context))
+        program = torch.export.export(stage, (*texts, *context), dynamic_shapes=shapes)
+        others = [tensor[:3, :11].contiguous() for tensor in texts]
+        torch.testing.assert_close(program.module()(*others, *context), stage(*others, *context), atol=1e-5, rtol=0)
 
 
 @pytest.mark.slow

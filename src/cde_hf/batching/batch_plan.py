@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from ..files import FolderKind
 
 
-BATCH_PLAN = FolderKind("batch plan", 2, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
+BATCH_PLAN = FolderKind("batch plan", 3, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
 
 _NUM_CHECKED_ROWS = 1_000
 _BLOCK_SIZE = 10_000
@@ -70,7 +70,10 @@ class BatchPlan:
 
     @cached_property
     def cluster_ids(self) -> np.ndarray:
-        """Cluster of each pair, of shape `(num_pairs,)`. No cluster has pairs of two domains."""
+        """
+        Cluster of each pair, of shape `(num_pairs,)`. No cluster has pairs of two domains. In a domain, clusters with
+        neighbouring numbers are close.
+        """
         return self._array("cluster_ids")
 
     @cached_property

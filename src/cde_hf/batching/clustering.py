@@ -8,9 +8,14 @@ Euclidean k-means over both concatenations of every pair:
 2. Half of the starts sample the first centroids at random, the others spread them (AFK-MC²). Each kind finds clusters
    that the other misses. The start with the best objective wins.
 3. A pair belongs to the cluster of its row `d⊕q`.
+
+Many clusters are trained in two levels: one start of a few iterations makes about the square root of their number of
+coarse clusters, and each of these is clustered on its own, from spread centroids. A pair is then compared with the
+clusters of the nearest coarse ones. Time grows by the power 1.5 of the number of pairs, not by its square.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import faiss
 import numpy as np
@@ -20,6 +25,11 @@ from ..data import check_counts, check_seed
 
 _BLOCK_SIZE = 65_536
 _MIN_PAIRS_PER_CLUSTER = 20  # the sample is never smaller
+# From here on in two levels. docs/scaling.md has the measurements.
+_MIN_CLUSTERS_OF_TWO_LEVELS = 400
+_ITERATIONS_OF_TWO_LEVELS = 20
+_SPREAD = faiss.ClusteringInitMethod_AFK_MC2
+_NUM_PROBES = 16  # coarse clusters whose clusters a pair is compared with
 
 
 @dataclass(frozen=True)
@@ -29,10 +39,10 @@ class KMeansSettings:
 
     Args:
         num_iterations (`int`, *optional*, defaults to `100`):
-            Iterations of each start.
+            Iterations of each start, at most 20 in two levels.
         num_starts (`int`, *optional*, defaults to `6`):
             Number of starts, of which the best is kept. Half of them are random (one more if the number is odd), the
-            others spread the first centroids.
+            others spread the first centroids. Two levels have one start.
         spherical (`bool`, *optional*, defaults to `False`):
             Whether rows and centroids are unit-norm and compared by inner product.
         max_training_pairs (`int`, *optional*, defaults to `1000000`):
@@ -91,17 +101,33 @@ def cluster_pairs(
             f"`num_clusters` must be between 1 and the number of pairs, {num_pairs}, got {num_clusters}. Use larger "
             "clusters or more pairs."
         )
-    sample = _sample(rows, max(settings.max_training_pairs, _MIN_PAIRS_PER_CLUSTER * num_clusters), settings.seed)
+    sample = _sample(rows, num_training_pairs(num_pairs, num_clusters, settings), settings.seed)
     training_rows = pair_rows(queries[sample], documents[sample], spherical=settings.spherical)
-    kmeans = _train(training_rows, num_clusters, settings)
+    train = _train if num_clusters < _MIN_CLUSTERS_OF_TWO_LEVELS else _train_in_two_levels
+    index, centroids = train(training_rows, num_clusters, settings)
     del training_rows
     cluster_ids = np.empty(num_pairs, dtype=np.int32)
     for start in range(0, num_pairs, _BLOCK_SIZE):
         block = rows[start : start + _BLOCK_SIZE]
         block_rows = _rows(documents[block], queries[block], spherical=settings.spherical)
-        cluster_ids[start : start + len(block)] = kmeans.index.search(block_rows, 1)[1][:, 0]
+        cluster_ids[start : start + len(block)] = index.search(block_rows, 1)[1][:, 0]
     found, found_ids = np.unique(cluster_ids, return_inverse=True)
-    return found_ids.astype(np.int32), kmeans.centroids[found]
+    return found_ids.astype(np.int32), centroids[found]
+
+
+def num_training_pairs(num_pairs: int, num_clusters: int, settings: KMeansSettings) -> int:
+    """Number of pairs that k-means is trained on."""
+    return min(num_pairs, max(settings.max_training_pairs, _MIN_PAIRS_PER_CLUSTER * num_clusters))
+
+
+def num_multiplications(num_pairs: int, num_clusters: int, width: int, settings: KMeansSettings) -> float:
+    """Number of multiplications of [`cluster_pairs`] for rows of a width, nearly all of its time."""
+    rows = 2 * num_training_pairs(num_pairs, num_clusters, settings)
+    if num_clusters < _MIN_CLUSTERS_OF_TWO_LEVELS:
+        return float(width * num_clusters * (rows * settings.num_iterations * settings.num_starts + num_pairs))
+    num_coarse = num_clusters**0.5
+    num_iterations = min(settings.num_iterations, _ITERATIONS_OF_TWO_LEVELS)
+    return width * num_coarse * (rows * (num_iterations + 1) + num_pairs * (1 + _NUM_PROBES))
 
 
 def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = False) -> np.ndarray:
@@ -120,33 +146,65 @@ def pair_rows(queries: np.ndarray, documents: np.ndarray, *, spherical: bool = F
     return rows
 
 
-def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings) -> faiss.Kmeans:
+def _train(rows: np.ndarray, num_clusters: int, settings: KMeansSettings) -> tuple[faiss.Index, np.ndarray]:
+    """Returns an index of the centroids, and the centroids."""
     num_spread = settings.num_starts // 2
-    kmeans = _train_starts(
-        rows, num_clusters, settings, settings.num_starts - num_spread, faiss.ClusteringInitMethod_RANDOM
-    )
+    options = {"niter": settings.num_iterations, "max_points_per_centroid": len(rows)}  # FAISS samples otherwise
+    num_random = settings.num_starts - num_spread
+    kmeans = _kmeans(rows, num_clusters, settings, nredo=num_random, **options)
     if num_spread:
-        spread = _train_starts(rows, num_clusters, settings, num_spread, faiss.ClusteringInitMethod_AFK_MC2)
+        spread = _kmeans(rows, num_clusters, settings, nredo=num_spread, init_method=_SPREAD, **options)
         # The objective is a sum of inner products or of squared distances.
         if (spread.obj[-1] > kmeans.obj[-1]) == settings.spherical:
-            return spread
-    return kmeans
+            kmeans = spread
+    return kmeans.index, kmeans.centroids
 
 
-def _train_starts(
-    rows: np.ndarray, num_clusters: int, settings: KMeansSettings, num_starts: int, init_method: int
-) -> faiss.Kmeans:
+def _train_in_two_levels(
+    rows: np.ndarray, num_clusters: int, settings: KMeansSettings
+) -> tuple[faiss.Index, np.ndarray]:
+    """
+    As [`_train`], for many clusters.
+
+    `faiss.contrib.clustering.two_level_clustering` does the same, but raises an error where a coarse cluster is so
+    small that it would be split into none (FAISS 1.15).
+    """
+    num_iterations = min(settings.num_iterations, _ITERATIONS_OF_TWO_LEVELS)
+    coarse = _kmeans(rows, round(num_clusters**0.5), settings, niter=num_iterations)
+    coarse_ids = np.concatenate(
+        [coarse.index.search(rows[start : start + _BLOCK_SIZE], 1)[1] for start in range(0, len(rows), _BLOCK_SIZE)]
+    )[:, 0]
+    order = np.argsort(coarse_ids, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(coarse_ids, minlength=len(coarse.centroids)))[:-1])
+    sizes = [max(1, round(num_clusters * len(part) / len(rows))) for part in parts]
+    centroids = np.concatenate(
+        [
+            _kmeans(rows[part], size, settings, niter=num_iterations, init_method=_SPREAD).centroids
+            for part, size in zip(parts, sizes, strict=True)
+            if len(part)
+        ]
+    )
+    metric = faiss.METRIC_INNER_PRODUCT if settings.spherical else faiss.METRIC_L2
+    if _num_gpus():
+        index = faiss.index_cpu_to_all_gpus(faiss.IndexFlat(rows.shape[1], metric))
+    else:
+        quantizer = faiss.IndexFlat(rows.shape[1], metric)
+        quantizer.add(coarse.centroids)
+        index = faiss.IndexIVFFlat(quantizer, rows.shape[1], len(coarse.centroids), metric)
+        index.nprobe, index.is_trained = _NUM_PROBES, True
+    index.add(centroids)
+    return index, centroids
+
+
+def _kmeans(rows: np.ndarray, num_clusters: int, settings: KMeansSettings, **options: Any) -> faiss.Kmeans:
     kmeans = faiss.Kmeans(
         rows.shape[1],
         num_clusters,
-        niter=settings.num_iterations,
-        nredo=num_starts,
         spherical=settings.spherical,
         seed=settings.seed,
-        init_method=init_method,
         min_points_per_centroid=1,
-        max_points_per_centroid=len(rows),  # otherwise FAISS trains on its own sample
         gpu=_num_gpus() > 0,
+        **options,
     )
     kmeans.train(rows)
     return kmeans

@@ -3,7 +3,7 @@ Makes a batch plan in steps that can be interrupted at any time:
 
 1. Hash the texts and number the domains.
 2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
-3. Cluster the pairs of each domain.
+3. Cluster the pairs of each domain, and number its clusters so that neighbours have neighbouring numbers.
 4. Measure how hard the batches are, write the manifest, and move the files to their place.
 
 Everything is written to a hidden folder inside of the folder of the plan. A second run with the same data and settings
@@ -29,6 +29,7 @@ from ..processes import process_state
 from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
+from .packing import nearest_neighbour_order
 from .statistics import plan_statistics
 from .surrogates import Side, Surrogate, TfidfSurrogate, write_vectors
 
@@ -111,7 +112,7 @@ def prepare_batch_plan(
 
 def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
     """Hashes the data, checks that a plan in the folder is the same one, and opens the folder to work in."""
-    domains, domain_ids = _number_domains(dataset)
+    domains, domain_ids = number_domains(dataset)
     arrays = {"domain_ids": domain_ids, "text_hashes": hash_pairs(dataset)}
     if "negatives" in dataset.column_names:
         arrays["negative_offsets"], arrays["negative_hashes"] = hash_negatives(dataset)
@@ -153,7 +154,8 @@ def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
     write_text(work / _IDENTITY, text)
 
 
-def _number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
+def number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
+    """Returns the names of the domains, and the number of each pair's domain."""
     if "domain" not in dataset.column_names:
         return ["all"], np.zeros(len(dataset), dtype=np.int32)
     domains = sorted(dataset.unique("domain"))
@@ -244,10 +246,11 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) 
         ids_path = work / f"domain_clusters_{domain}_ids.npy"
         centroids_path = work / f"domain_clusters_{domain}_centroids.npy"
         if not ids_path.exists():
-            wanted = max(1, round(len(rows) / cluster_size))
+            wanted = wanted_clusters(len(rows), cluster_size)
             ids, domain_centroids = cluster_pairs(queries, documents, wanted, rows=rows, settings=clustering)
-            _save(centroids_path, domain_centroids)
-            _save(ids_path, ids)  # last, so its presence means that both files exist
+            tour = nearest_neighbour_order(domain_centroids)
+            _save(centroids_path, domain_centroids[tour])
+            _save(ids_path, np.argsort(tour)[ids].astype(np.int32))  # last, so that both files exist if this one does
         cluster_ids[rows] = np.load(ids_path) + num_clusters
         centroids.append(np.load(centroids_path))
         num_clusters += len(centroids[-1])
@@ -255,6 +258,11 @@ def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) 
     _save(work / "cluster_ids.npy", cluster_ids)
     _save(work / "cluster_domains.npy", cluster_domains)
     _save(work / "centroids.npy", np.concatenate(centroids))
+
+
+def wanted_clusters(num_pairs: int, cluster_size: int) -> int:
+    """Number of clusters of a domain."""
+    return max(1, round(num_pairs / cluster_size))
 
 
 def _write_manifest(work: Path, dataset: Dataset) -> None:
@@ -271,4 +279,4 @@ def _save(path: Path, array: np.ndarray) -> None:
         np.save(file, array)
 
 
-__all__ = ["DEFAULT_CLUSTER_SIZE", "prepare_batch_plan"]
+__all__ = ["DEFAULT_CLUSTER_SIZE", "number_domains", "prepare_batch_plan", "wanted_clusters"]

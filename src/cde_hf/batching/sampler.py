@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..data import check_counts, check_seed
 from ..processes import process_state
 from .batch_plan import BatchPlan
-from .packing import nearest_neighbour_order, neighbour_table, pack_batches
+from .packing import pack_batches
 
 
 logger = logging.get_logger(__name__)
@@ -36,8 +36,8 @@ class ClusteredBatchSampler(BatchSampler):
             Where the pairs of a batch come from: the same `"cluster"`, the same `"domain"`, or anywhere (`"random"`).
             The last two are baselines.
         cluster_order (`str`, *optional*, defaults to `"tour"`):
-            Which clusters are merged if one alone cannot fill a batch: neighbours in a greedy nearest-neighbour
-            ordering of the centroids (`"tour"`), or in a `"random"` order.
+            Which clusters are merged if one alone cannot fill a batch: neighbours in the nearest-neighbour order of
+            the plan (`"tour"`), which begins elsewhere in each epoch, or in a `"random"` order.
         seed (`int`, *optional*, defaults to `0`):
             Random seed. It must be the same on every process.
         num_processes (`int`, *optional*, defaults to `1`):
@@ -86,7 +86,6 @@ class ClusteredBatchSampler(BatchSampler):
         self.process_index = process_index
         self.epoch = 0
         self._domain_rows = self._group_by_domain()
-        self._neighbours: dict[int, np.ndarray] = {}
         if len(self) == 0:
             largest = max(len(rows) for rows in self._domain_rows)
             raise ValueError(
@@ -128,20 +127,16 @@ class ClusteredBatchSampler(BatchSampler):
         if self.grouping == "cluster":
             clusters = np.flatnonzero(self.plan.cluster_domains == domain)
             cluster_ids = np.searchsorted(clusters, self.plan.cluster_ids[rows])
-            cluster_order = self._order_clusters(domain, clusters, generator)
+            cluster_order = self._order_clusters(len(clusters), generator)
         else:
             cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
         packed = pack_batches(cluster_ids, self.batch_size, cluster_order=cluster_order, generator=generator)
         return rows[packed]
 
-    def _order_clusters(self, domain: int, clusters: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _order_clusters(self, num_clusters: int, generator: np.random.Generator) -> np.ndarray:
         if self.cluster_order == "random":
-            return generator.permutation(len(clusters))
-        centroids = self.plan.centroids[clusters]
-        if domain not in self._neighbours:
-            self._neighbours[domain] = neighbour_table(centroids)
-        start = int(generator.integers(len(clusters)))
-        return nearest_neighbour_order(centroids, start=start, neighbours=self._neighbours[domain])
+            return generator.permutation(num_clusters)
+        return np.roll(np.arange(num_clusters), -generator.integers(num_clusters))
 
 
 def sentence_transformers_batch_sampler(

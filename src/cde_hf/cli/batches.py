@@ -2,7 +2,7 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .common import (
     MODEL_HELP,
@@ -19,6 +19,7 @@ from .common import (
 
 if TYPE_CHECKING:
     from .. import SentenceTransformerSurrogate, TfidfSurrogate
+    from ..batching.costs import PlanCosts
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -26,6 +27,7 @@ def prepare(args: argparse.Namespace) -> None:
     from .. import docstring_split, prepare_batch_plan
     from ..batching import KMeansSettings, format_statistics
     from ..batching.batch_plan import BATCH_PLAN
+    from ..batching.costs import estimate_costs
     from ..data import PairSource, load_sources, parse_columns
 
     BATCH_PLAN.refuse_foreign(args.plan)  # before the data is read
@@ -34,15 +36,17 @@ def prepare(args: argparse.Namespace) -> None:
     else:
         columns = parse_columns(args.columns)
         dataset = load_sources([PairSource(source, columns=columns, split=args.split) for source in args.data])
-    plan = prepare_batch_plan(
-        dataset,
-        args.plan,
-        surrogate=_surrogate(args.surrogate, args),
-        filter_surrogate=_surrogate(args.filter_surrogate, args) if args.filter_surrogate else None,
-        cluster_size=args.cluster_size,
-        clustering=KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed),
-        dtype=args.dtype,
-    )
+    settings: dict[str, Any] = {
+        "surrogate": _surrogate(args.surrogate, args),
+        "filter_surrogate": _surrogate(args.filter_surrogate, args) if args.filter_surrogate else None,
+        "cluster_size": args.cluster_size,
+        "clustering": KMeansSettings(args.iterations, args.starts, spherical=args.spherical, seed=args.seed),
+        "dtype": args.dtype,
+    }
+    if args.dry_run:
+        say(_format_costs(estimate_costs(dataset, **settings)))
+        return
+    plan = prepare_batch_plan(dataset, args.plan, **settings)
     say(format_statistics(plan))
     say(f"\nWrote {args.plan}. Look at it with `cde-hf inspect {args.plan}`.")
 
@@ -58,6 +62,17 @@ def inspect(args: argparse.Namespace) -> None:
     write_inspection_page(plan, page)
     say(format_statistics(plan))
     say(f"\nWrote {page}: open it in a browser.")
+
+
+def _format_costs(costs: "PlanCosts") -> str:
+    return (
+        f"{costs.num_pairs:,} pairs, about {costs.num_clusters:,} clusters. The plan will take about:\n"
+        f"  disk    {costs.disk / 1e9:.3g} GB\n"
+        f"  memory  {costs.memory / 1e9:.3g} GB in the main process, and the surrogate in each\n"
+        f"  time    {costs.encoding_hours:.2g} hours to encode, divided by the number of processes, and "
+        f"{costs.clustering_hours:.2g} to cluster\n"
+        "It was not written."
+    )
 
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
@@ -88,6 +103,9 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
         help="tables (JSONL, JSON, CSV, TSV, Parquet), folders or Hub names; or `docstrings`, which needs no download",
     )
     command.add_argument("plan", metavar="PLAN", type=Path, help="folder to write")
+    command.add_argument(
+        "--dry-run", action="store_true", help="only print what disk, memory and time the plan will take"
+    )
     data = command.add_argument_group("data")
     add_columns_argument(data)
     data.add_argument("--split", default="train", help="split of a data set on disk or on the Hub")

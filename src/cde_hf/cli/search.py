@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,12 @@ _NUM_SHOWN_TERMS = 4
 
 def encode(args: argparse.Namespace) -> None:
     """Encodes a corpus into Parquet files."""
-    model = _contextual_model(args)
-    encoded = _encode(model, args, args.output)
     trust = " --trust-remote-code" if args.trust_remote_code else ""
+    model = None if args.ray else _contextual_model(args)
+    encoded = _encode_on_ray(args) if model is None else _encode(model, args, args.output)
     say(
         f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files. Make an index with "
-        f"`cde-hf index {args.model} {args.output} INDEX{trust}`.{_describe_length(model)}"
+        f"`cde-hf index {args.model} {args.output} INDEX{trust}`.{'' if model is None else _describe_length(model)}"
     )
 
 
@@ -109,9 +110,28 @@ def _contextual_model(args: argparse.Namespace) -> "SentenceTransformer":
 
 def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path) -> "EncodedCorpus":
     from .. import encode_corpus
+    from ..data import ParquetCorpus
 
     sizes = {"batch_size": args.batch_size, "shard_size": args.shard_size}
-    return encode_corpus(model, read_corpus(args.corpus, args), folder, seed=args.seed, **sizes)
+    corpus = ParquetCorpus.open(args.corpus, text_column=args.text_column) or read_corpus(args.corpus, args)
+    return encode_corpus(model, corpus, folder, seed=args.seed, **sizes)
+
+
+def _encode_on_ray(args: argparse.Namespace) -> "EncodedCorpus":
+    from ..data import ParquetCorpus
+    from ..encoding_on_ray import encode_on_ray
+
+    if Path(args.model).exists():  # the nodes may run in other folders
+        args.model = str(Path(args.model).resolve())
+    return encode_on_ray(
+        partial(_contextual_model, args),
+        ParquetCorpus.open(args.corpus, text_column=args.text_column) or args.corpus,
+        args.output,
+        address=args.ray,
+        batch_size=args.batch_size,
+        shard_size=args.shard_size,
+        seed=args.seed,
+    )
 
 
 def _describe_length(model: "SentenceTransformer") -> str:
@@ -178,7 +198,10 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
     encoding = command.add_argument_group("encoding")
     encoding.add_argument("--batch-size", type=positive, default=32, help="number of texts to encode at once")
     encoding.add_argument(
-        "--shard-size", type=positive, default=1024, help="documents in a file; an interrupted file is encoded again"
+        "--shard-size",
+        type=positive,
+        default=1024,
+        help="documents in a file, or in a block of a Parquet file; an interrupted file is encoded again",
     )
 
 
@@ -188,12 +211,19 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         "encode",
         help="encode a corpus into Parquet files",
         description="Encodes a corpus into a folder of Parquet files with the columns id, text and vector, and saves "
-        "the context. A contextual model without a context gets a sample of the corpus. After an interruption, the "
-        "same command resumes. On several processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
+        "the context. A contextual model without a context gets a sample of the corpus. Parquet files give one file "
+        "each, so memory does not grow with the corpus. After an interruption, the same command resumes. On several "
+        "processes or GPUs: accelerate launch -m cde_hf.cli encode ...",
         epilog="example: cde-hf encode minilm corpus.jsonl vectors --contextualize",
         formatter_class=HelpFormatter,
     )
     _add_encoding_arguments(command, corpus_help=CORPUS_HELP)
+    command.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="encode Parquet files on a Ray cluster: its address, `auto` for the one that runs on this machine, or "
+        "`local` to start one",
+    )
     command.set_defaults(run=encode)
 
 

@@ -5,6 +5,7 @@ from .cleaning import CleaningReport, check_pairs
 from .corpora import Corpus, check_ids, check_texts, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
 from .pairs import PairSource, clean_sources, load_pairs, load_sources, parse_columns
+from .parquet_corpora import ParquetCorpus
 from .prompts import NO_PROMPTS, Prompts
 from .pseudo_queries import PseudoRetrievalSet, pseudo_retrieval_set
 from .retrieval_sets import RetrievalSet, load_retrieval_set, retrieval_set_from_pairs, save_retrieval_set
@@ -17,6 +18,7 @@ __all__ = [
     "CleaningReport",
     "Corpus",
     "PairSource",
+    "ParquetCorpus",
     "Prompts",
     "PseudoRetrievalSet",
     "RetrievalSet",

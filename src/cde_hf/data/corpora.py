@@ -87,7 +87,7 @@ def ids_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[li
 def ids_titles_and_texts(corpus: Corpus, *, text_column: str | None = None) -> tuple[list[str], list[str], list[str]]:
     """Returns the ids, the titles and the texts of a corpus. A document without a title has an empty one."""
     if isinstance(corpus, str | os.PathLike | Dataset):
-        names, titles, texts = _read_tables(_open(corpus), text_column)
+        names, titles, texts = _read_tables(open_corpus(corpus), text_column)
         return _number_missing(names), titles, texts
     ids, documents = ids_and_texts(corpus, text_column=text_column)
     return ids, [""] * len(ids), list(documents)
@@ -98,7 +98,7 @@ def read_documents(
 ) -> Iterator[tuple[str, str | None, str, str]]:
     """Reads the place, the id or `None`, the title, if there is one, and the text of each document of tables."""
     for table in tables:
-        column = _text_column(table, text_column) if table.columns else ""
+        column = find_text_column(table, text_column) if table.columns else ""
         for place, row in table.read([*_ID_COLUMNS, "title", column]):
             title = None if text_column is not None else row.get("title")
             check_text(row.get(column), place, error=ValueError)
@@ -138,7 +138,8 @@ def check_text(text: Any, place: str, *, error: type[Exception] = TypeError) -> 
         )
 
 
-def _open(corpus: Any) -> list[Table]:
+def open_corpus(corpus: Any) -> list[Table]:
+    """Opens the tables of a corpus that is a dataset or a path."""
     folder = Path(corpus).expanduser() if isinstance(corpus, str | os.PathLike) else None
     # A retrieval set has more tables than its corpus.
     return open_tables((find_file(folder, "corpus") if folder and os.path.isdir(folder) else None) or corpus)
@@ -158,10 +159,10 @@ def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str
     names: Iterable[str | None]
     texts: Sequence[str]
     if isinstance(corpus, str | os.PathLike | Dataset | DatasetDict | IterableDataset | IterableDatasetDict):
-        tables = _open(corpus)
+        tables = open_corpus(corpus)
         if tables[0].dataset is None:
             names, titles, texts = _read_tables(tables, text_column)
-            return names, list(map(_join, titles, texts))
+            return names, list(map(join_title, titles, texts))
         names, texts = _read_dataset(tables[0], tables[0].dataset, text_column)
     elif text_column is not None:
         raise ValueError(
@@ -214,18 +215,18 @@ def _read_dataset(
 ) -> tuple[Iterable[str | None], Sequence[str]]:
     """Returns the ids of a dataset, and its texts as a column that is read where it is indexed."""
     dataset = dataset.with_format(None)
-    column = _text_column(table, text_column)
+    column = find_text_column(table, text_column)
     # A selection of rows may leave out the nulls of the table.
     if dataset.data.column(column).null_count > 0:
         check_texts(dataset[column], error=ValueError)
     id_column = next((name for name in _ID_COLUMNS if name in dataset.column_names), None)
     names = repeat(None, len(dataset)) if id_column is None else map(_to_id, dataset[id_column][:])
     if text_column is None and "title" in dataset.column_names:
-        dataset = dataset.with_transform(lambda rows: {column: list(map(_join, rows["title"], rows[column]))})
+        dataset = dataset.with_transform(lambda rows: {column: list(map(join_title, rows["title"], rows[column]))})
     return names, dataset[column]
 
 
-def _text_column(table: Table, text_column: str | None) -> str:
+def find_text_column(table: Table, text_column: str | None) -> str:
     """Finds the column of the documents."""
     texts = [name for name, holds_texts in table.columns.items() if holds_texts]
     if text_column is not None:
@@ -249,7 +250,8 @@ def _to_id(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _join(title: str | None, text: str) -> str:
+def join_title(title: str | None, text: str) -> str:
+    """Puts a title before its text."""
     return f"{title} {text}".strip() if title else text
 
 
@@ -258,9 +260,12 @@ __all__ = [
     "check_ids",
     "check_text",
     "check_texts",
+    "find_text_column",
     "ids_and_texts",
     "ids_titles_and_texts",
+    "join_title",
     "load_corpus",
     "load_documents",
+    "open_corpus",
     "read_documents",
 ]

@@ -186,7 +186,7 @@ def _file_table(path: Path) -> Table:
     name = _SHARD_NUMBER.sub("", Path(path.name.removesuffix(".gz")).stem)
     read: Callable[[Collection[str]], Rows]
     if ending == ".parquet":
-        columns = {field.name: _holds_texts(field.type) for field in _open_parquet(path).schema_arrow}
+        columns = {field.name: _holds_texts(field.type) for field in open_parquet(path).schema_arrow}
         read = lambda needed: _parquet_rows(path, needed)  # noqa: E731
     elif ending in _ALL_ENDINGS:
         parse = {".jsonl": _json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}.get(ending, _lines)
@@ -326,7 +326,7 @@ def _csv_rows(path: Path) -> Rows:
 
 
 def _parquet_rows(path: Path, needed: Collection[str]) -> Rows:
-    file = _open_parquet(path)
+    file = open_parquet(path)
     selected = [name for name in needed if name in file.schema_arrow.names]
     place = "the first row"
     try:
@@ -337,11 +337,12 @@ def _parquet_rows(path: Path, needed: Collection[str]) -> Rows:
         raise ValueError(f"`{path}` cannot be read at or after {place} ({error}). Fetch or write it again.") from error
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Opens a Parquet file, or says that it is none."""
     try:
         return pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"`{path}` is not a complete Parquet file ({error}). Fetch or write it again.") from error
 
 
-__all__ = ["Table", "expect_dataset", "find_file", "is_text", "open_tables", "read_lines"]
+__all__ = ["Table", "expect_dataset", "find_file", "is_text", "open_parquet", "open_tables", "read_lines"]

@@ -206,25 +206,28 @@ def _flash_attention(
     implementation: str,
     scaling: float,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
-    deterministic: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     # Under autocast a backbone may rotate queries and keys in float32, which the kernel does not accept.
     query, key = query.to(value.dtype), key.to(value.dtype)
+    bounds: dict[str, Any] = {}
+    if attention_mask is not None:
+        # A text's padding is a text of its own: to unpad as transformers does, the host would wait in every layer.
+        sizes = torch.stack([(attention_mask != 0).sum(dim=1), (attention_mask == 0).sum(dim=1)], dim=1).flatten()
+        ends, length = F.pad(sizes.cumsum(0), (1, 0)).int(), key.shape[2]
+        bounds = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": length, "max_length_k": length}
     # transformers' `flash_attention_forward` would look up the kernel by the name in `module.config`, which is ours.
     output = _flash_attention_forward(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        attention_mask,
+        None,
         query_length=query.shape[2],
         is_causal=False,
         dropout=dropout,
         softmax_scale=scaling,
-        sliding_window=sliding_window,
-        deterministic=deterministic,
         attn_implementation=implementation,
+        **bounds,
     )
     return output, None
 
