@@ -70,9 +70,9 @@ class CorpusEmbeddings:
     def embed_query(self, input: str) -> list[float]: ...
 
     @overload
-    def embed_query(self, input: Sequence[str]) -> list[np.ndarray]: ...
+    def embed_query(self, input: list[str]) -> list[np.ndarray]: ...
 
-    def embed_query(self, input: str | Sequence[str]) -> list[float] | list[np.ndarray]:
+    def embed_query(self, input: str | list[str]) -> list[float] | list[np.ndarray]:
         """Embeds a query, as LangChain calls it. Or a list of queries, as Chroma calls it, which takes arrays."""
         if isinstance(input, str):
             return self._embedder.embed_queries([input])[0].tolist()
