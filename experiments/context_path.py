@@ -232,12 +232,12 @@ def _score_table(clean: list[Row], noisy: list[Row]) -> str:
     lines = []
     for model, pooling in systems:
         cells = []
-        for rows, contexts in ((clean, CONTEXTS), (noisy, CONTEXTS[:2])):
-            for context in contexts:
+        for rows in (clean, noisy):
+            for context in CONTEXTS:
                 found = select(rows, model=model, pooling=pooling, context=context)
                 cells.append(show(seed_means(found, "score").values()) if found else "")
         lines.append([model, pooling, *cells])
-    header = ["model", "pooling", *CONTEXTS, *(f"{context}, with boilerplate" for context in CONTEXTS[:2])]
+    header = ["model", "pooling", *CONTEXTS, *(f"{context}, with boilerplate" for context in CONTEXTS)]
     return markdown_table(header, lines)
 
 
@@ -246,7 +246,7 @@ def _plot(curves: list[Row]) -> Figure:
     figure, (gains, accuracies) = plt.subplots(1, 2, figsize=(9, 3.2))
     steps = sorted({row["step"] for row in curves})
     for colour, model in enumerate(dict.fromkeys(row["model"] for row in curves)):
-        for seed in sorted({row["seed"] for row in curves}):
+        for seed in sorted({row["seed"] for row in select(curves, model=model)}):
             found = {
                 context: [
                     seed_means(select(curves, model=model, seed=seed, step=step, context=context), "score")[seed]

@@ -23,5 +23,5 @@ def test_a_checkpoint_carries_few_files(module, most):
     path = PACKAGE / "modeling" / f"{module}.py"
     files = {path, *(Path(name) for name in get_relative_import_files(path))}
     assert len(files) <= most
-    assert sum(len(file.read_text().splitlines()) for file in files) <= 2330
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 2350
     assert {5: "five", 9: "nine"}[len(files)] in PAGE

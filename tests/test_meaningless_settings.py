@@ -139,7 +139,7 @@ def test_a_training_script_refuses_its_arguments(changes, message):
         ("prepare absent plan --iterations 0", "--iterations: must be a whole number of at least 1, got '0'"),
         ("prepare absent plan --starts 0", "--starts: must be"),
         ("prepare absent plan --surrogate-dim -4", "--surrogate-dim: "),
-        ("prepare absent plan --cluster-size x", "--cluster-size: must be a whole number of at least 1, got 'x'"),
+        ("prepare absent plan --cluster-size x", "--cluster-size: must be a whole number of at least 2, got 'x'"),
         ("prepare absent plan --seed 1.5", "--seed: must be a whole number of at least 0, got '1.5'"),
         ("evaluate absent --data absent --context-size 0", "--context-size: must be"),
         ("contextualize absent absent out --size 0", "--size: must be"),

@@ -97,7 +97,7 @@ def test_a_context_is_scored_once(workspace, config, evaluation, monkeypatch):
 
 def test_an_interrupted_run_goes_on_where_it_stopped(workspace, config, count_steps, monkeypatch, tmp_path):
     steps, failing = count_steps
-    monkeypatch.setattr("experiments.runner.training._STEPS_BETWEEN_CHECKPOINTS", 2)
+    monkeypatch.setattr("experiments.runner.training._SHORTEST_SAVING", 2)
     config = replace(config, steps=4)
     whole = train_run(Workspace(tmp_path / "other_runs", workspace.data), config)
     steps.clear()

@@ -109,7 +109,7 @@ def open_tables(source: str | os.PathLike | Dataset, split: str = "train") -> li
     name = str(source)
     if isinstance(source, os.PathLike) or not _HUB_NAME.fullmatch(name) or name.endswith((*_ALL_ENDINGS, ".gz")):
         raise FileNotFoundError(
-            f"There is no file or folder {name[:80]!r}. Check the path. A text is passed in a list: `[text]`."
+            f"There is no file or folder {name[:300]!r}. Check the path. A text is passed in a list: `[text]`."
         )
     logger.warning(f"There is no file or folder `{name}`, so the dataset of this name is loaded from the Hub.")
     try:
