@@ -1,5 +1,6 @@
 """What a new user meets in the first hour: nothing is overwritten, mistakes are named, Ctrl-C is one line."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -275,3 +276,11 @@ def test_other_json_is_one_line_that_names_the_file(content, tmp_path, capsys):
     if content not in ("{}", '{"kind": "index"}', "[]"):
         error = error_of(["push", str(tmp_path), "me/model", "--settings", str(tmp_path / "scores.json")], capsys)
         assert "scores.json` cannot be read as one JSON object" in error
+
+
+def test_training_without_its_extra_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
+    monkeypatch.setattr("cde_hf.run_training", lambda arguments: importlib.import_module("cde_hf.trainer.script"))
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert "Training needs the extra `train`: `pip install 'cde-hf[train]'`" in capsys.readouterr().err

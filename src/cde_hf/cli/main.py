@@ -84,7 +84,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError, ImportError) as error:
         if args.verbose or not _is_expected(error):
             raise
-        parser.exit(1, f"cde-hf: {printable(_in_options(str(error), args, given))}\n")
+        if args.run is train and isinstance(error, ModuleNotFoundError):
+            message = f"{error}. Training needs the extra `train`: `pip install 'cde-hf[train]'`."
+        else:
+            message = _in_options(str(error), args, given)
+        parser.exit(1, f"cde-hf: {printable(message)}\n")
     except KeyboardInterrupt:
         if args.verbose:
             raise
