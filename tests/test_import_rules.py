@@ -27,7 +27,17 @@ MAY_IMPORT = {
     "onnx": {"modeling", "contextual_models"},
     "model_card": {"evaluation"},
     "hub": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "evaluation", "saving", "model_card", "hub", "processes"},
+    "trainer": {
+        "modeling",
+        "data",
+        "contextual_models",
+        "batching",
+        "evaluation",
+        "saving",
+        "model_card",
+        "hub",
+        "processes",
+    },
 }
 
 

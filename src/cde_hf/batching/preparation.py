@@ -26,7 +26,7 @@ from transformers.utils import logging
 from ..data import check_pairs
 from ..files import atomic_file, write_text
 from ..processes import process_state
-from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
+from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs, pair_keys
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .packing import nearest_neighbour_order
@@ -127,6 +127,7 @@ def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
         _check_plan(BatchPlan.load(folder, verify=True), identity)
         return
     _open_work_folder(folder / _WORK, identity)
+    arrays["answers"] = np.sort(pair_keys(*arrays["text_hashes"].T))
     for name, array in arrays.items():
         _save(folder / _WORK / f"{name}.npy", array)
 
