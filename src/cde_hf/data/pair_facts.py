@@ -1,9 +1,8 @@
 """What a set of training pairs looks like, and what about it may spoil a training."""
 
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from datasets import Dataset
 
 from .cleaning import check_pairs
@@ -38,15 +37,14 @@ class PairFacts:
     def of(cls, dataset: Dataset) -> "PairFacts":
         """Counts the pairs of a data set. Refuses pairs that are all alike, from which nothing can be learned."""
         check_pairs(dataset)
-        answers = Counter(_column(dataset, "query"))
-        num_documents = len(set(_column(dataset, "document")))
-        if len(answers) < 2 or num_documents < 2:
+        counts = np.unique(_hashes(dataset, "query"), return_counts=True)[1]
+        num_queries, num_documents = len(counts), len(np.unique(_hashes(dataset, "document")))
+        if num_queries < 2 or num_documents < 2:
             raise ValueError(
-                f"The {len(dataset):,} pairs have {len(answers):,} different queries and {num_documents:,} different "
+                f"The {len(dataset):,} pairs have {num_queries:,} different queries and {num_documents:,} different "
                 "documents. A model learns by telling pairs apart: give pairs with different texts on both sides."
             )
-        several = sum(count > 1 for count in answers.values())
-        return cls(len(dataset), len(answers), num_documents, several)
+        return cls(len(dataset), num_queries, num_documents, int((counts > 1).sum()))
 
     def __str__(self) -> str:
         return (
@@ -60,9 +58,10 @@ class PairFacts:
         return self.num_with_several_answers > _MANY_ANSWERS * self.num_queries
 
 
-def _column(dataset: Dataset, name: str) -> Iterator[str]:
-    for batch in dataset.with_format(None).select_columns([name]).iter(batch_size=_ROWS_PER_BATCH):
-        yield from (text.strip() for text in batch[name])
+def _hashes(dataset: Dataset, name: str) -> np.ndarray:
+    """Numbers that stand for the texts of a column, so that millions fit in memory."""
+    batches = dataset.with_format(None).select_columns([name]).iter(batch_size=_ROWS_PER_BATCH)
+    return np.fromiter((hash(text.strip()) for batch in batches for text in batch[name]), np.int64, len(dataset))
 
 
 __all__ = ["PairFacts"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
@@ -109,7 +110,8 @@ class TrainingReport:
 
     def _compare_with_corpus(self, corpus: Sequence[str]) -> None:
         """Says how many of the pairs' documents the corpus has."""
-        documents = self.trainer.train_dataset["document"]
+        pairs: Any = self.trainer.train_dataset
+        documents = pairs["document"]
         step = max(1, len(documents) // _NUM_COMPARED_DOCUMENTS)
         sample = {documents[place].strip() for place in range(0, len(documents), step)}
         share = len(sample & {text.strip() for text in corpus if text.strip() in sample}) / len(sample)

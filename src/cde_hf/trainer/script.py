@@ -18,7 +18,7 @@ from .checkpoints import locked_output
 from .models import load_model
 from .report import TrainingReport
 from .script_arguments import ScriptArguments, TrainingArgumentParser
-from .sizes import TextLengths, choose_sizes
+from .sizes import TextLengths, choose_sizes, has_many_false_negatives
 from .trainer import ContextualContrastiveTrainer
 
 
@@ -67,11 +67,14 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         pairs, tested = hold_out(pairs, num_held_out, corpus=corpus, seed=args.seed)
     lengths = TextLengths.of(pairs, tokenizer, prompts)
     choose_sizes(args, script.given, model, len(pairs), lengths, is_evaluated=tested is not None)
+    plan = script.load_plan(pairs, args.output_dir)
+    if "filter_false_negatives" not in script.given:
+        args.filter_false_negatives = has_many_false_negatives(plan)
     trainer = ContextualContrastiveTrainer(
         model,
         args,
         pairs,
-        script.load_plan(pairs, args.output_dir),
+        plan,
         tokenizer,
         eval_dataset=eval_sets if tested is None else [tested],
         prompts=prompts,

@@ -32,6 +32,7 @@ from .sizes import CHOSEN, STRATEGY
 
 
 _MAX_HELD_OUT = 250
+_MANY_QUERIES = 1_000_000  # such data has test sets of its own, and is slow to split
 
 
 @dataclass
@@ -60,9 +61,9 @@ class ScriptArguments:
     held_out: int | None = field(
         default=None,
         metadata={
-            "help": "Number of queries to hold out of the pairs, to choose the best state of the model and to test it. "
-            "Default: a tenth, at most 250. 0 for none. None are held out with `--eval-data`, `--plan` or a strategy "
-            "of your own, such as `--save-strategy epoch`."
+            "help": "Number of queries to hold out of the pairs, to choose the best state of the model and test it. "
+            "Default: a tenth, at most 250, or none of over a million. None are held out with `--eval-data`, `--plan` "
+            "or a strategy of your own, such as `--save-strategy epoch`."
         },
     )
     model: str = field(
@@ -156,7 +157,9 @@ class ScriptArguments:
         """Number of queries to hold out of the pairs."""
         if self.eval_data is not None or self.plan is not None or self.given & STRATEGY:
             return 0
-        return min(_MAX_HELD_OUT, num_queries // 10) if self.held_out is None else self.held_out
+        if self.held_out is not None:
+            return self.held_out
+        return min(_MAX_HELD_OUT, num_queries // 10) if num_queries <= _MANY_QUERIES else 0
 
     def load_prompts(self) -> Prompts:
         """The prompts to train with: those that were given, or the model's own."""

@@ -7,13 +7,14 @@ The numbers come from training on small sets of pairs, see `docs/results/own-pai
 import math
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass
 
 import torch
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..batching import BatchPlan, batch_statistics
 from ..data import Prompts, RetrievalSet
 from ..modeling.backbones import longest_text
 from .arguments import ContextualTrainingArguments
@@ -21,6 +22,8 @@ from .step import is_contextual
 
 
 NUM_EVALUATIONS = 4
+_SETTINGS = {"learning_rate": 3e-5, "temperature": 0.05}
+_MANY_FALSE_NEGATIVES = 0.2
 _NUM_SAMPLED_PAIRS = 500
 _NUM_TIMED_TEXTS = 16
 _BACKWARD_COST = 2.0  # of a backward pass, in forward passes
@@ -29,10 +32,12 @@ _BYTES_PER_ACTIVATION = 160  # of a token, a layer and a dimension, for a backwa
 # What `choose_sizes` may set, of the arguments that `--help` shows with a default.
 CHOSEN = frozenset(
     {
+        *_SETTINGS,
         "per_device_train_batch_size",
         "max_length",
         "mini_batch_size",
         "bf16",
+        "filter_false_negatives",
         "save_steps",
         "eval_strategy",
         "logging_steps",
@@ -75,7 +80,7 @@ class TextLengths:
 
 def choose_sizes(
     args: ContextualTrainingArguments,
-    given: Collection[str],
+    given: Set[str],
     model: PreTrainedModel,
     num_pairs: int,
     lengths: TextLengths,
@@ -83,12 +88,12 @@ def choose_sizes(
     is_evaluated: bool,
 ) -> None:
     """
-    Sets precision, batch, length, mini-batch and evaluations, as far as the user left them open.
+    Sets learning rate, precision, batch, length, mini-batch and evaluations, as far as the user left them open.
 
     Args:
         args (`ContextualTrainingArguments`):
             The arguments, which are changed.
-        given (`Collection[str]`):
+        given (`Set[str]`):
             Names of the arguments that the user gave.
         model (`PreTrainedModel`):
             The model to train.
@@ -101,6 +106,9 @@ def choose_sizes(
             no state is better.
     """
     on_cpu = args.device.type == "cpu"
+    for name, value in _SETTINGS.items():
+        if name not in given:
+            setattr(args, name, value)
     if not given & {"bf16", "fp16"} and _computes_bf16(args.device):
         args.bf16, args.mixed_precision = True, "bf16"
     config = _backbone(model).config
@@ -125,6 +133,16 @@ def choose_sizes(
         args.metric_for_best_model = "ndcg@10_own" if is_contextual(model) else "ndcg@10"
     if "logging_steps" not in given:
         args.logging_steps = max(1, min(10, num_steps // 10))
+
+
+def has_many_false_negatives(plan: BatchPlan) -> bool:
+    """
+    Whether so many documents of random batches may be right answers that the filter helps.
+
+    Where there are few, it takes away hard negatives.
+    """
+    batch_size = min(64, len(plan))
+    return batch_statistics(plan, batch_size, "random")["filtered_share"] > _MANY_FALSE_NEGATIVES
 
 
 def count_steps(args: ContextualTrainingArguments, num_pairs: int) -> int:
@@ -206,4 +224,13 @@ def _power_of_two(number: float) -> int:
     return 2 ** max(0, math.floor(math.log2(max(1.0, number))))
 
 
-__all__ = ["CHOSEN", "NUM_EVALUATIONS", "STRATEGY", "TextLengths", "choose_sizes", "count_steps", "estimate_seconds"]
+__all__ = [
+    "CHOSEN",
+    "NUM_EVALUATIONS",
+    "STRATEGY",
+    "TextLengths",
+    "choose_sizes",
+    "count_steps",
+    "estimate_seconds",
+    "has_many_false_negatives",
+]
