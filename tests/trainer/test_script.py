@@ -204,7 +204,8 @@ def test_help_groups_the_arguments(capsys):
     assert places == sorted(places)
     assert "--temperature" in text[text.index("\nloss:") : text.index("\nbatches:")]
     assert "(default: None)" not in text
-    assert "(default: 0.02)" in text
+    assert "(default: chosen for pairs, model and machine)" in text
+    assert "(default: cluster)" in text
     assert "_" not in "".join(re.findall("^  --[^ ]*", text, re.MULTILINE))  # one spelling
 
 
