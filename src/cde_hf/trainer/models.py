@@ -51,7 +51,7 @@ def load_model(
         path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
         # The code of a released checkpoint is not needed, so it is neither run nor asked for.
         tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
-    is_contextual = is_contextual_checkpoint(path, subfolder)
+    is_contextual = is_contextual_checkpoint(name_or_path)
     if architecture == "biencoder":
         if is_contextual:
             raise ValueError(
@@ -64,8 +64,9 @@ def load_model(
     return CDEModel.from_biencoder(path, **{"pooling": DEFAULT_POOLING, **fields}), tokenizer
 
 
-def is_contextual_checkpoint(path: str, subfolder: str = "") -> bool:
+def is_contextual_checkpoint(name_or_path: str | Path) -> bool:
     """Whether a checkpoint is a contextual model, ours or a released one."""
+    path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
     config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
     return config.get("model_type") == "cde" or "transductive_corpus_size" in config
 

@@ -10,7 +10,6 @@ from ..batching import batch_statistics
 from ..contextual_models import contextualize
 from ..data import PairFacts, RetrievalSet
 from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
-from ..modeling.from_encoder import find_encoder_folder
 from ..saving import model_path
 from .evaluation import make_embedder
 from .models import is_contextual_checkpoint
@@ -126,7 +125,7 @@ class TrainingReport:
     def _model_before(self) -> SentenceTransformer:
         trainer = self.trainer
         path = model_path(self.name)
-        if is_contextual_checkpoint(*find_encoder_folder(path)):
+        if is_contextual_checkpoint(path):
             return make_embedder(
                 trainer.model,
                 trainer.processing_class,

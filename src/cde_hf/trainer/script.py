@@ -15,10 +15,11 @@ from ..files import CHECKPOINT
 from ..processes import process_state
 from .arguments import ContextualTrainingArguments
 from .checkpoints import locked_output
-from .models import load_model
+from .models import is_contextual_checkpoint, load_model
 from .report import TrainingReport
 from .script_arguments import ScriptArguments, TrainingArgumentParser
 from .sizes import TextLengths, choose_sizes, has_many_false_negatives
+from .step import is_contextual
 from .trainer import ContextualContrastiveTrainer
 
 
@@ -66,7 +67,15 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
     if num_held_out > 0:
         pairs, tested = hold_out(pairs, num_held_out, corpus=corpus, seed=args.seed)
     lengths = TextLengths.of(pairs, tokenizer, prompts)
-    choose_sizes(args, script.given, model, len(pairs), lengths, is_evaluated=tested is not None)
+    choose_sizes(
+        args,
+        script.given,
+        model,
+        len(pairs),
+        lengths,
+        is_evaluated=tested is not None,
+        has_new_layers=is_contextual(model) and not is_contextual_checkpoint(script.model),
+    )
     plan = script.load_plan(pairs, args.output_dir)
     if "filter_false_negatives" not in script.given:
         args.filter_false_negatives = has_many_false_negatives(plan)

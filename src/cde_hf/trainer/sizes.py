@@ -22,6 +22,8 @@ from .step import is_contextual
 
 
 NUM_EVALUATIONS = 4
+# Layers that a new contextual model adds to its encoder start from random weights and learn faster.
+NEW_LAYERS = {r"stage_model\.(?!backbone)": 5e-4}
 _SETTINGS = {"learning_rate": 3e-5, "temperature": 0.05}
 _MANY_FALSE_NEGATIVES = 0.2
 _NUM_SAMPLED_PAIRS = 500
@@ -86,6 +88,7 @@ def choose_sizes(
     lengths: TextLengths,
     *,
     is_evaluated: bool,
+    has_new_layers: bool = False,
 ) -> None:
     """
     Sets learning rate, precision, batch, length, mini-batch and evaluations, as far as the user left them open.
@@ -104,11 +107,15 @@ def choose_sizes(
         is_evaluated (`bool`):
             Whether there are held-out queries. The model is then the best of `NUM_EVALUATIONS` states, or the start if
             no state is better.
+        has_new_layers (`bool`, *optional*, defaults to `False`):
+            Whether the model is a contextual one that was just built around an encoder.
     """
     on_cpu = args.device.type == "cpu"
     for name, value in _SETTINGS.items():
         if name not in given:
             setattr(args, name, value)
+    if has_new_layers and "learning_rate_mapping" not in given:
+        args.learning_rate_mapping = dict(NEW_LAYERS)
     if not given & {"bf16", "fp16"} and _computes_bf16(args.device):
         args.bf16, args.mixed_precision = True, "bf16"
     config = _backbone(model).config
@@ -226,6 +233,7 @@ def _power_of_two(number: float) -> int:
 
 __all__ = [
     "CHOSEN",
+    "NEW_LAYERS",
     "NUM_EVALUATIONS",
     "STRATEGY",
     "TextLengths",
