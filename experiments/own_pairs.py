@@ -53,11 +53,12 @@ from cde_hf.trainer.evaluation import make_embedder
 from cde_hf.trainer.models import load_model
 from cde_hf.trainer.sizes import NEW_LAYERS, has_many_false_negatives
 
+from .runner.comparison import Check, check_table
 from .runner.config import hash_of
 from .runner.experiment import Experiment, Page, Setting
 from .runner.files import write_json
 from .runner.sets import sample_set
-from .runner.table import Row, markdown_table, select
+from .runner.table import Row, markdown_table, seed_gains, seed_means, select, show
 from .runner.workspace import Workspace
 
 
@@ -70,7 +71,8 @@ BIENCODER, RANDOM, CONTEXTUAL, PEER = (
     "contextual model",
     "sentence-transformers",
 )
-WAYS = (BIENCODER, CONTEXTUAL, PEER)
+WAYS = (BIENCODER, PEER, CONTEXTUAL)
+ENCODER = "minilm"
 NUM_HELD_OUT, NUM_QUERIES, NUM_DOCUMENTS, LENGTH = 250, 200, 2500, 128
 LEARNING_RATE, TEMPERATURE, MAX_STEPS = 3e-5, 0.05, 75
 START, LAST, CHOSEN = "untrained", "last", "chosen"
@@ -80,6 +82,7 @@ SYSTEMS = {
     "hybrid": ("model hybrid", "none"),
     "contextualized hybrid": ("model hybrid", "own"),
 }
+ADAPTED = {"alone": "o-", "contextualized": "o--"}  # systems of the plot, and their lines
 Scores = dict[str, dict[str, float]]  # of each system, by query
 
 
@@ -97,18 +100,20 @@ class Run:
             What is trained, and by whom.
         seed (`int`):
             Seed of the training.
-        encoder (`str`, *optional*, defaults to `"minilm"`):
-            Name or folder of the encoder.
+        is_quick (`bool`, *optional*, defaults to `False`):
+            Whether only to test that it runs.
     """
 
     case: str
     num_pairs: int
     way: str
     seed: int
-    encoder: str = "minilm"
+    is_quick: bool = False
 
     def sizes(self, num_pairs: int) -> tuple[int, int]:
-        """Pairs in a batch, and steps."""
+        """Pairs in a batch, and steps: at most three epochs."""
+        if self.is_quick:
+            return 8, 2
         batch_size = 32 if num_pairs < 1000 else 64
         return batch_size, min(MAX_STEPS, round(3 * num_pairs / batch_size))
 
@@ -169,7 +174,7 @@ def _compute_in_bfloat16(model: SentenceTransformer) -> None:
 def load_case(workspace: Workspace, case: str, num_pairs: int) -> tuple[Dataset, RetrievalSet, RetrievalSet]:
     """Pairs to train on, held-out queries and test queries."""
     pairs = load_pairs(workspace.data_folder / "train" / f"{CASES[case]}.jsonl.gz")
-    pairs, held_out = hold_out(pairs, NUM_HELD_OUT)
+    pairs, held_out = hold_out(pairs, min(NUM_HELD_OUT, len(pairs.unique("query")) // 4))
     pairs = pairs.shuffle(seed=0)
     if num_pairs:
         pairs = pairs.select(range(num_pairs))
@@ -177,18 +182,18 @@ def load_case(workspace: Workspace, case: str, num_pairs: int) -> tuple[Dataset,
     return pairs.flatten_indices(), held_out, sample_set(test, NUM_QUERIES, NUM_DOCUMENTS, seed=0)
 
 
-def load_plain(encoder: str) -> SentenceTransformer:
-    model = SentenceTransformer(model_path(encoder), device="cpu")
+def load_plain() -> SentenceTransformer:
+    model = SentenceTransformer(model_path(ENCODER), device="cpu")
     model.max_seq_length = LENGTH
     return model
 
 
-def score_start(workspace: Workspace, case: str, encoder: str) -> tuple[float, Scores]:
+def score_start(workspace: Workspace, case: str) -> tuple[float, Scores]:
     """The untrained encoder on held-out queries and on test queries."""
-    path = workspace.runs / "own-pairs" / f"start-{hash_of([case, encoder])}.json"
+    path = workspace.runs / "own-pairs" / f"start-{case}.json"
     if not path.exists():
         _, held_out, test = load_case(workspace, case, 0)
-        model = load_plain(encoder)
+        model = load_plain()
         start = fmean(score_systems(model, held_out, systems=("alone",))["alone"].values())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"start": start, "scores": score_systems(model, test)})
@@ -199,7 +204,7 @@ def score_start(workspace: Workspace, case: str, encoder: str) -> tuple[float, S
 def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
     """Trains a model. Returns the scores of its states on held-out queries, and of two of them on test queries."""
     pairs, held_out, test = load_case(workspace, run.case, run.num_pairs)
-    start, _ = score_start(workspace, run.case, run.encoder)
+    start, _ = score_start(workspace, run.case)
     batch_size, num_steps = run.sizes(len(pairs))
     settings = {
         "output_dir": str(folder),
@@ -214,7 +219,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         "report_to": "none",
     }
     if run.way == PEER:
-        wrapped = load_plain(run.encoder)
+        wrapped = load_plain()
         network: torch.nn.Module = wrapped
         trainer: Any = SentenceTransformerTrainer(
             wrapped,
@@ -224,7 +229,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         )
     else:
         is_contextual = run.way == CONTEXTUAL
-        network, tokenizer = load_model(run.encoder, "contextual" if is_contextual else "biencoder", seed=run.seed)
+        network, tokenizer = load_model(ENCODER, "contextual" if is_contextual else "biencoder", seed=run.seed)
         plan = prepare_batch_plan(
             pairs, workspace.runs / "own-pairs" / f"plan-{hash_of([run.case, len(pairs)])}", surrogate=TfidfSurrogate()
         )
@@ -247,7 +252,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         if is_contextual:
             wrapped = make_embedder(network, tokenizer, prompts=NO_PROMPTS, max_length=LENGTH, batch_size=32).model
         else:
-            wrapped = load_plain(run.encoder)
+            wrapped = load_plain()
             wrapped[0].model = network  # type: ignore[assignment]
     states = States(network, wrapped, held_out, start)
     trainer.add_callback(states)
@@ -278,12 +283,13 @@ def load_run(workspace: Workspace, run: Run) -> dict[str, Any]:
 
 
 def runs_of(setting: Setting) -> list[Run]:
-    """All trainings, in the order in which they are done: first one seed of each."""
-    everything = [
-        Run(case, size, way, seed) for seed, case, size, way in product(range(setting.num_seeds), CASES, SIZES, WAYS)
+    """All trainings, seed by seed. Random batches get all pairs only."""
+    sizes = (0,) if setting.is_quick else SIZES
+    ways = [*product(WAYS, sizes), (RANDOM, 0)]
+    return [
+        Run(case, size, way, seed, is_quick=setting.is_quick)
+        for seed, case, (way, size) in product(range(setting.num_seeds), CASES, ways)
     ]
-    extra = [Run(case, 0, RANDOM, seed) for seed, case in product(range(setting.num_seeds), CASES)]
-    return [*everything, *extra]
 
 
 def run(setting: Setting) -> list[Row]:
@@ -291,7 +297,7 @@ def run(setting: Setting) -> list[Row]:
     rows: list[Row] = []
     for each in runs_of(setting):
         result = load_run(setting.workspace, each)
-        start, start_scores = score_start(setting.workspace, each.case, each.encoder)
+        start, start_scores = score_start(setting.workspace, each.case)
         states = {START: start_scores, LAST: result["scores"][LAST]}
         states[CHOSEN] = result["scores"].get(CHOSEN, start_scores)
         for state, system in product(states, SYSTEMS):
@@ -314,3 +320,124 @@ def run(setting: Setting) -> list[Row]:
                 }
             )
     return rows
+
+
+def report(rows: list[Row]) -> Page:
+    """Scores by the number of pairs, what was expected, and a plot."""
+    names = list(dict.fromkeys(str(row["case"]) for row in rows))
+    checks = [check for name in names for check in _expectations(name, select(rows, case=name))]
+    tables = "\n\n".join(f"## {name}\n\n{_table(select(rows, case=name))}" for name in names)
+    text = f"""## Setting
+
+all-MiniLM-L6-v2 is trained on {" and ".join(f"`{pairs}`, tested on `{name}`" for name, pairs in CASES.items())}: at
+most three epochs, or {MAX_STEPS} steps of 64 pairs (32 if there are fewer than 1,000), learning rate
+{LEARNING_RATE:g}, temperature {TEMPERATURE}, texts of {LENGTH} tokens, computed in bfloat16. {NUM_HELD_OUT} queries
+are held out of the training pairs. They choose between the start, the middle and the end of each training (*chosen*),
+and they chose the settings above. The test has {NUM_QUERIES} queries and {NUM_DOCUMENTS:,} documents of a set.
+
+- *biencoder* and *contextual model* are trained by this package in contextual batches, with the filter if it would
+  remove more than a fifth of the negatives of random batches. *sentence-transformers* is its own trainer with
+  `CachedMultipleNegativesRankingLoss` and `BatchSamplers.NO_DUPLICATES`, with as many steps of as many pairs.
+- *alone* is the model without any context; *contextualized* has the context of the test set's documents and a corpus
+  part; *hybrid* adds BM25. ± is the standard deviation over seeds.
+- *p* compares the chosen state with the untrained encoder, both alone, over the queries (the highest p of the seeds).
+
+{tables}
+## What was expected
+
+{check_table(checks)}"""
+    finding = "NDCG@10 of the model that held-out queries choose, alone. " + "; ".join(
+        _summary(name, select(rows, case=name)) for name in names
+    )
+    return Page(f"{finding}.", text, {"pairs": _plot(rows)})
+
+
+def _largest(rows: list[Row], way: str, **columns: Any) -> list[Row]:
+    return select(rows, way=way, is_all=1, **columns)
+
+
+def _summary(name: str, rows: list[Row]) -> str:
+    start = seed_means(select(rows, state=START, system="alone"), "score")[0]
+    found = _largest(rows, BIENCODER, state=CHOSEN)
+    alone, adapted = (show(seed_means(select(found, system=each), "score").values()) for each in ADAPTED)
+    return (
+        f"{name}: {start:.1f} untrained, {alone} trained on all {found[0]['pairs']:,} pairs, {adapted} contextualized"
+    )
+
+
+def _expectations(name: str, rows: list[Row]) -> list[Check]:
+    """What must hold: training beats contextualizing or does no harm, and is not behind the peer."""
+
+    def of(state: str, way: str, system: str) -> dict[int, float]:
+        return seed_means(_largest(rows, way, state=state, system=system), "score")
+
+    trained = of(CHOSEN, BIENCODER, "alone")
+    checks = [Check(f"{name}: trained above untrained", seed_gains(of(START, BIENCODER, "alone"), trained), -0.5)]
+    if name == "obliqa":
+        untrained = of(START, BIENCODER, "contextualized")
+        checks.append(Check(f"{name}: trained above untrained and contextualized", seed_gains(untrained, trained)))
+    if _largest(rows, PEER):
+        peer = of(LAST, PEER, "alone")
+        ours = {seed: score for seed, score in of(LAST, BIENCODER, "alone").items() if seed in peer}
+        peer = {seed: peer[seed] for seed in ours}
+        checks.append(Check(f"{name}: last state not behind sentence-transformers", seed_gains(peer, ours), -0.5))
+    return checks
+
+
+def _table(rows: list[Row]) -> str:
+    start = select(rows, state=START)
+    lines = [["untrained", "", "", "", *(_score(select(start, system=name)[:1]) for name in SYSTEMS), "", ""]]
+    for pairs, way in dict.fromkeys((row["pairs"], row["way"]) for row in rows):
+        found = select(rows, pairs=pairs, way=way)
+        chosen = select(found, state=CHOSEN)
+        alone = select(chosen, system="alone")
+        lines.append(
+            [
+                way,
+                f"{pairs:,}",
+                f"{fmean(row['minutes'] for row in alone):.1f}",
+                " / ".join(str(row["best_step"]) for row in alone),
+                *(_score(select(chosen, system=name)) for name in SYSTEMS),
+                _score(select(found, state=LAST, system="alone")),
+                f"{max(row['p'] for row in alone):.4f}",
+            ]
+        )
+    return markdown_table(["model", "pairs", "minutes", "chosen step", *SYSTEMS, "last, alone", "p"], lines)
+
+
+def _score(rows: list[Row]) -> str:
+    return show(seed_means(rows, "score").values())
+
+
+def _plot(rows: list[Row]) -> Figure:
+    """NDCG@10 over the number of pairs, of the chosen states alone and contextualized."""
+    names = list(dict.fromkeys(str(row["case"]) for row in rows))
+    figure, every_axes = plt.subplots(1, len(names), figsize=(4.5 * len(names), 3.4), squeeze=False)
+    for axes, name in zip(every_axes[0], names, strict=True):
+        case = select(rows, case=name)
+        for (system, style), (colour, way) in product(ADAPTED.items(), enumerate(WAYS)):
+            found = select(case, state=CHOSEN, system=system, way=way)
+            points = {pairs: fmean(row["score"] for row in select(found, pairs=pairs)) for pairs in _values(found)}
+            axes.plot(points.keys(), points.values(), style, color=f"C{colour}", label=f"{way}, {system}")
+        for system, style in ADAPTED.items():
+            start = select(case, state=START, system=system)[0]["score"]
+            axes.axhline(start, color="grey", linestyle=style[-1] if style == "o-" else ":", linewidth=0.8)
+        axes.set(title=name, xscale="log", xlabel="training pairs", ylabel="NDCG@10")
+        axes.grid(alpha=0.3)
+    every_axes[0][-1].legend(fontsize=6)
+    figure.tight_layout()
+    return figure
+
+
+def _values(rows: list[Row]) -> list[int]:
+    return sorted({int(row["pairs"]) for row in rows})
+
+
+EXPERIMENT = Experiment(
+    "own-pairs",
+    "Training on pairs of one's own domain",
+    "Training on one's own pairs improves a good encoder, does no harm where it cannot, and is not behind a peer.",
+    180,
+    run,
+    report,
+)
