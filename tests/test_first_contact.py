@@ -278,6 +278,32 @@ def test_other_json_is_one_line_that_names_the_file(content, tmp_path, capsys):
         assert "scores.json` cannot be read as one JSON object" in error
 
 
+WITHOUT_EXTRAS = """
+import sys
+sys.modules["faiss"] = sys.modules["pytrec_eval"] = None  # as if they were not installed
+from cde_hf.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "Training needs the extra `train`: `pip install 'cde-hf[train]'`."),
+        (["evaluate", "no-model", "--corpus", "gone"], "package `pytrec_eval`: `pip install 'cde-hf[eval]'`."),
+    ],
+)
+def test_a_missing_extra_is_one_line_before_any_work(arguments, message):
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, *arguments]
+    error = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert message in error and error.count("\n") == 1
+
+
+def test_the_bare_command_shows_its_help(capsys):
+    main([])
+    assert "adapt a model to a corpus:" in capsys.readouterr().out
+
+
 def test_training_without_its_extra_names_the_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     monkeypatch.setattr("cde_hf.run_training", lambda arguments: importlib.import_module("cde_hf.trainer.script"))

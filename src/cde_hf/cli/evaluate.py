@@ -35,8 +35,9 @@ def evaluate(args: argparse.Namespace) -> None:
     from .. import load_retrieval_set
     from ..data import load_documents, parse_columns, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
-    from ..evaluation.metrics import METRICS
+    from ..evaluation.metrics import METRICS, check_scorer
 
+    check_scorer()  # before anything is read or encoded
     unknown = [metric for metric in args.metrics if metric not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")

@@ -70,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given:
+        parser.print_help()
+        return
     given = [re.sub(r"^--[\w-]+", lambda name: name[0].replace("_", "-"), each) for each in given]
     args, rest = parser.parse_known_args(given)
     args.rest = rest
@@ -84,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError, ImportError) as error:
         if args.verbose or not _is_expected(error):
             raise
-        if args.run is train and isinstance(error, ModuleNotFoundError):
-            message = f"{error}. Training needs the extra `train`: `pip install 'cde-hf[train]'`."
-        else:
-            message = _in_options(str(error), args, given)
+        message = str(error) if isinstance(error, ImportError) else _in_options(str(error), args, given)
+        missing = error.__cause__ or error  # a lazy name raises an error of its own
+        if args.run is train and isinstance(missing, ModuleNotFoundError):
+            message = f"{missing}. Training needs the extra `train`: `pip install 'cde-hf[train]'`."
         parser.exit(1, f"cde-hf: {printable(message)}\n")
     except KeyboardInterrupt:
         if args.verbose:

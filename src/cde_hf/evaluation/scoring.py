@@ -11,7 +11,7 @@ from ..modeling import sample_documents
 from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
 from .hybrid import Hybrid
-from .metrics import RANKING_DEPTH, score_ranking
+from .metrics import RANKING_DEPTH, check_scorer, score_ranking
 from .result import Evaluation, Row, Scores
 from .systems import DOCUMENTS_AT_ONCE, ContextualEmbedder, Embedder, Ranker
 
@@ -52,6 +52,7 @@ def evaluate(
     Returns:
         `Evaluation`: The score of every query.
     """
+    check_scorer()
     _check_names("systems", [system.name for system in systems])
     _check_names("retrieval sets", [retrieval_set.name for retrieval_set in retrieval_sets])
     other_contexts = other_contexts or {}
