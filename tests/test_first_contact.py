@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus
+from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus, evaluate
 from cde_hf.batching import surrogates
 from cde_hf.batching.batch_plan import BATCH_PLAN
 from cde_hf.cli import build_parser, main
@@ -297,6 +297,32 @@ def test_a_missing_extra_is_one_line_before_any_work(arguments, message):
     command = [sys.executable, "-c", WITHOUT_EXTRAS, *arguments]
     error = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     assert message in error and error.count("\n") == 1
+
+
+def test_a_misspelt_option_shows_the_command_and_the_nearest_option(capsys):
+    error = error_of(["contextualize", "minilm", "a.txt", "out", "--corpus-dims", "12"], capsys)
+    assert error.startswith("usage: cde-hf contextualize") and "Did you mean --corpus-dim?" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (None, TypeError, "`model` must be a sentence-transformers model.*got a `NoneType`"),
+        ("no-such-model", FileNotFoundError, "`no-such-model` is neither a folder nor a model on the Hub"),
+    ],
+)
+def test_what_is_no_model_is_named(model, error, message):
+    with pytest.raises(error, match=message):
+        contextualize(model, CORPUS)
+
+
+def test_a_model_has_the_same_name_in_python_as_on_the_command_line():
+    assert contextualize("minilm", CORPUS).encode("A cat").shape == (640,)
+
+
+def test_a_model_that_is_not_wrapped_is_no_system(minilm, animals):
+    with pytest.raises(TypeError, match="Wrap a model: `SentenceTransformerEmbedder"):
+        evaluate([minilm], [animals])
 
 
 def test_the_bare_command_shows_its_help(capsys):

@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from .. import __version__
 from .batches import add_inspect, add_prepare
@@ -58,6 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
             lines.append(f"  {command.dest:15}{command.help}")
             commands._choices_actions.clear()
     parser.epilog = "\n".join([*lines, "", "example: cde-hf evaluate minilm --corpus corpus.jsonl"])
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)  # for errors
     # Before the command or after it. A command must not reset what was given before it, so it has no default.
     for each in (parser, *commands.choices.values()):
         each.add_argument(
@@ -77,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args, rest = parser.parse_known_args(given)
     args.rest = rest
     if args.rest and args.run is not train:
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+        options = [option for action in args.parser._actions for option in action.option_strings]
+        near = "".join(f". Did you mean {each}?" for each in get_close_matches(args.rest[0], options, 1))
+        args.parser.error(f"unrecognized arguments: {' '.join(args.rest)}{near}")
     if args.verbose:
         package_logger = logging.getLogger("cde_hf")
         package_logger.setLevel(logging.INFO)

@@ -53,6 +53,7 @@ def evaluate(
         `Evaluation`: The score of every query.
     """
     check_scorer()
+    _check_systems(systems)
     _check_names("systems", [system.name for system in systems])
     _check_names("retrieval sets", [retrieval_set.name for retrieval_set in retrieval_sets])
     other_contexts = other_contexts or {}
@@ -155,6 +156,15 @@ def _rank(system: Embedder | Ranker, retrieval_set: RetrievalSet, row: Row) -> R
                 progress.update(len(block))
 
     return search_vectors(query_vectors, document_blocks(), depth=RANKING_DEPTH)
+
+
+def _check_systems(systems: Sequence[Embedder | Ranker]) -> None:
+    for system in systems:
+        if not hasattr(system, "name"):
+            raise TypeError(
+                f"A system must be an embedder or a ranker, got a `{type(system).__name__}`. Wrap a model: "
+                "`SentenceTransformerEmbedder(model, 'its name')`, or `ContextualModelEmbedder` if it takes a context."
+            )
 
 
 def _check_names(kind: str, names: list[str]) -> None:
