@@ -59,8 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
             lines.append(f"  {command.dest:15}{command.help}")
             commands._choices_actions.clear()
     parser.epilog = "\n".join([*lines, "", "example: cde-hf evaluate minilm --corpus corpus.jsonl"])
-    for command in commands.choices.values():
-        command.set_defaults(parser=command)  # for errors
+    for each in commands.choices.values():
+        each.set_defaults(parser=each)  # for errors
     # Before the command or after it. A command must not reset what was given before it, so it has no default.
     for each in (parser, *commands.choices.values()):
         each.add_argument(
