@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from cde_hf.batching import ClusteredBatchSampler, sentence_transformers_batch_sampler
+from cde_hf.batching import ClusteredBatchSampler, packing, sentence_transformers_batch_sampler
 
 
 @dataclass
@@ -161,7 +161,8 @@ def test_small_clusters_are_merged_in_the_order_of_the_plan_and_it_begins_elsewh
     assert len(set(map(frozenset, merged))) == 2  # the first cluster is merged with the second or the last one
 
 
-def test_a_process_holds_its_own_batches_and_few_bytes_of_each_pair():
+def test_a_process_holds_its_own_batches_and_few_bytes_of_each_pair(monkeypatch):
+    monkeypatch.setattr(packing, "_BLOCK_SIZE", 10_000)
     num_pairs, num_clusters = 400_000, 4_000
     cluster_ids = np.random.default_rng(0).integers(0, num_clusters, num_pairs, dtype=np.int32)
     cluster_domains = np.repeat(np.arange(4, dtype=np.int32), num_clusters // 4)
