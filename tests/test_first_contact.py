@@ -331,8 +331,8 @@ def test_the_bare_command_shows_its_help(capsys):
 
 
 def test_training_without_its_extra_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     monkeypatch.setattr("cde_hf.run_training", lambda arguments: importlib.import_module("cde_hf.trainer.script"))
+    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert "Training needs the extra `train`: `pip install 'cde-hf[train]'`" in capsys.readouterr().err
