@@ -15,9 +15,9 @@ from transformers import (
 from transformers.utils import cached_file
 
 from ..data import NO_PROMPTS, Prompts
+from ..model_names import model_path, named_model
 from ..modeling import CDEModel
 from ..modeling.from_encoder import find_encoder_folder
-from ..saving import model_path, named_model
 
 
 Architecture = Literal["contextual", "biencoder"]

@@ -10,7 +10,7 @@ from ..batching import batch_statistics
 from ..contextual_models import contextualize
 from ..data import PairFacts, RetrievalSet
 from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
-from ..saving import model_path
+from ..model_names import model_path
 from .evaluation import make_embedder
 from .models import is_contextual_checkpoint
 from .sizes import TextLengths, count_steps, estimate_seconds

@@ -24,8 +24,8 @@ from ..data import (
     load_sources,
     parse_columns,
 )
+from ..model_names import model_path, named_model
 from ..modeling import CDEConfig
-from ..saving import model_path, named_model
 from .arguments import ContextualTrainingArguments
 from .models import DEFAULT_POOLING, Architecture, find_prompts
 from .sizes import CHOSEN, STRATEGY
