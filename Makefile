@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests benchmarks docs/build.py docs/figures.py examples experiments
+SOURCES := src tests benchmarks docs/build.py docs/docstrings.py docs/figures.py examples experiments
 # Only packages are downloaded. What the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
