@@ -58,7 +58,7 @@ def test_without_held_out_queries_nothing_is_chosen_by_score(tiny, tmp_path):
 
 def test_little_memory_turns_gradient_caching_on(tiny, tmp_path, monkeypatch):
     assert chosen(tiny, tmp_path).mini_batch_size is None
-    monkeypatch.setattr(sizes, "_free_memory", lambda args: 2**24)
+    monkeypatch.setattr(sizes, "_memory", lambda args: 2**24)
     assert 4 <= chosen(tiny, tmp_path).mini_batch_size < 128
 
 

@@ -73,6 +73,15 @@ def test_a_missing_corpus_is_named_before_anything_is_made(command, tmp_path):
     assert not (tmp_path / "out" / "plan").exists()
 
 
+def test_a_training_that_is_resumed_at_its_end_reports_the_same(command, tmp_path, capsys):
+    outputs = []
+    for _ in range(2):
+        run_training([*command, "--architecture", "biencoder", "--resume-from-checkpoint", "auto"])
+        outputs.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("|")])
+    assert outputs[0] == outputs[1]
+    assert any("after" in line for line in outputs[0])
+
+
 def test_weak_labels_are_pointed_out(command, tiny, tmp_path, capsys):
     rows = list(tiny.make_pairs(num_pairs=240))
     for number, row in enumerate(rows):

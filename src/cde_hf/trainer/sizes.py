@@ -128,7 +128,7 @@ def choose_sizes(
     num_steps = count_steps(args, num_pairs)
     if not given & {"mini_batch_size", "mini_batch_num_tokens"}:
         per_text = _BYTES_PER_ACTIVATION * config.num_hidden_layers * config.hidden_size * args.max_length
-        fitting = _power_of_two(_free_memory(args) / 2 / per_text)
+        fitting = _power_of_two(_memory(args) / 4 / per_text)
         if fitting < 2 * args.per_device_train_batch_size:
             args.mini_batch_size = max(4, fitting)
     if is_evaluated:
@@ -211,11 +211,11 @@ def _backbone(model: PreTrainedModel) -> PreTrainedModel:
     return model.second_stage_model.backbone if is_contextual(model) else model
 
 
-def _free_memory(args: ContextualTrainingArguments) -> int:
-    """Bytes of a process: free on its GPU, or its share of the machine's memory."""
+def _memory(args: ContextualTrainingArguments) -> int:
+    """Bytes of the GPU of a process, or its share of the machine's memory: the same in all processes."""
     if args.device.type == "cuda":
-        return torch.cuda.mem_get_info(args.device)[0]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (2 * args.world_size)
+        return torch.cuda.get_device_properties(args.device).total_memory
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // args.world_size
 
 
 def _computes_bf16(device: torch.device) -> bool:
