@@ -92,9 +92,10 @@ def test_the_page_on_batches(tmp_path, monkeypatch):
 
 def test_the_page_on_training(tmp_path, monkeypatch):
     num_blocks, names = run_page("training.md", tmp_path, monkeypatch)
-    assert num_blocks == 1
+    assert num_blocks == 2
     assert names["trainer"].state.global_step == 2
     assert (tmp_path / "model" / "modules.json").exists()
+    assert (tmp_path / "own-model" / "modules.json").exists()
 
 
 def test_the_page_on_search(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "trainer": {
         "modeling",
         "data",
+        "contextual_models",
         "batching",
         "evaluation",
         "saving",
