@@ -260,7 +260,7 @@ def test_a_process_ends_when_its_launcher_is_gone():
 def test_an_empty_array_is_written_again(tmp_path):
     (tmp_path / "queries.npy").touch()
     (tmp_path / "queries.0.done").touch()
-    vectors = surrogates._open(tmp_path / "queries.npy", (2, 3), "float16")
+    vectors = surrogates.open_rows(tmp_path / "queries.npy", (2, 3), "float16")
     assert vectors.shape == (2, 3) and not (tmp_path / "queries.0.done").exists()
 
 
@@ -331,8 +331,8 @@ def test_the_bare_command_shows_its_help(capsys):
 
 
 def test_training_without_its_extra_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     monkeypatch.setattr("cde_hf.run_training", lambda arguments: importlib.import_module("cde_hf.trainer.script"))
+    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert "Training needs the extra `train`: `pip install 'cde-hf[train]'`" in capsys.readouterr().err
