@@ -109,6 +109,8 @@ def export_onnx(
             fingerprint=context.fingerprint,
             context=context if context_as_input else None,
         )
+        # A tokenizer saves the length of its last call, at which servers truncate.
+        model.tokenizer("", padding=True, truncation=True, max_length=model.max_seq_length)
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
         _write_settings(model, new_folder, dimension)
