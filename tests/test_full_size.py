@@ -1,5 +1,5 @@
 """
-The paper's model at full size: both stages of a real encoder, trained for ten steps, saved, loaded, and published dry.
+The paper's model at full size: both stages of a real encoder, trained for eight steps, saved, loaded, and published dry.
 
 It needs an encoder such as nomic-embed-text-v1.5 as a sentence-transformers folder, and 7 GB of memory:
 
@@ -21,7 +21,7 @@ from cde_hf.cli import main
 
 ENCODER = os.environ.get("FULL_SIZE_ENCODER")
 PAIRS = os.environ.get("FULL_SIZE_PAIRS", "docstrings")
-NUM_PAIRS, BATCH_SIZE, NUM_EPOCHS = 32, 16, 5
+NUM_PAIRS, BATCH_SIZE, NUM_EPOCHS = 32, 16, 4
 
 pytestmark = [
     pytest.mark.slow,
