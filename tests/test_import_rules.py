@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "files": set(),
     "modeling": set(),
     "data": set(),
-    "contextual_models": {"modeling", "data"},
+    "model_names": set(),
+    "contextual_models": {"modeling", "data", "model_names"},
     "saving": {"modeling", "data", "contextual_models"},
     "vectors": {"modeling", "data", "contextual_models"},
     "embeddings": {"contextual_models", "vectors"},
@@ -27,7 +28,17 @@ MAY_IMPORT = {
     "onnx": {"modeling", "contextual_models"},
     "model_card": {"evaluation"},
     "hub": {"model_card"},
-    "trainer": {"modeling", "data", "batching", "evaluation", "saving", "model_card", "hub", "processes"},
+    "trainer": {
+        "modeling",
+        "data",
+        "batching",
+        "evaluation",
+        "saving",
+        "model_names",
+        "model_card",
+        "hub",
+        "processes",
+    },
 }
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import xxhash
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from ..files import FolderKind
 
@@ -165,21 +164,14 @@ def hash_text(text: str) -> int:
 
 def hash_pairs(dataset: Dataset) -> np.ndarray:
     """
-    Hashes all queries and documents.
+    Hashes queries and documents.
 
     Returns:
         `np.ndarray` of shape `(num_pairs, 2)`: Hash of the query and of the document of each pair.
     """
-    hashes = np.empty((len(dataset), 2), dtype=np.uint64)
-    columns = dataset.select_columns(["query", "document"])
-    for start in tqdm(
-        range(0, len(dataset), _BLOCK_SIZE), desc="Hash texts", unit="block", disable=len(dataset) < 100_000
-    ):
-        block = columns[start : start + _BLOCK_SIZE]
-        stop = start + len(block["query"])
-        hashes[start:stop, 0] = [hash_text(text) for text in block["query"]]
-        hashes[start:stop, 1] = [hash_text(text) for text in block["document"]]
-    return hashes
+    columns = dataset.select_columns(["query", "document"])[:]
+    hashes = [[hash_text(text) for text in columns[name]] for name in ("query", "document")]
+    return np.array(hashes, dtype=np.uint64).T
 
 
 def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -191,13 +183,12 @@ def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
         and the hashes, of shape `(num_negatives,)`.
     """
     negatives = dataset.select_columns(["negatives"])
-    counts: list[int] = []
-    hashes: list[int] = []
+    counts, hashes = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
     for start in range(0, len(negatives), _BLOCK_SIZE):
-        for row in negatives[start : start + _BLOCK_SIZE]["negatives"]:
-            counts.append(len(row))
-            hashes.extend(hash_text(text) for text in row)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(hashes, dtype=np.uint64)
+        rows = negatives[start : start + _BLOCK_SIZE]["negatives"]
+        counts.append(np.array([len(row) for row in rows], dtype=np.int64))
+        hashes.append(np.array([hash_text(text) for row in rows for text in row], dtype=np.uint64))
+    return np.cumsum(np.concatenate(counts)), np.concatenate(hashes)
 
 
 def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> str:

@@ -77,7 +77,7 @@ def _format_costs(costs: "PlanCosts") -> str:
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
     from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
-    from ..saving import named_model
+    from ..model_names import named_model
 
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)

@@ -65,7 +65,7 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     from .. import model_path
-    from ..saving import named_model
+    from ..model_names import named_model
 
     try:
         with named_model(name):

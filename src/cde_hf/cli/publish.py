@@ -88,7 +88,7 @@ def convert(args: argparse.Namespace) -> None:
 
     from .. import CDEModel, Prompts, model_path, save_checkpoint
     from ..files import CHECKPOINT
-    from ..saving import named_model
+    from ..model_names import named_model
 
     refuse_older(args.destination, args, exists=CHECKPOINT.is_in(args.destination))
     with CHECKPOINT.locked(args.destination):

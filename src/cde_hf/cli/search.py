@@ -80,6 +80,8 @@ def search(args: argparse.Namespace) -> None:
     from .. import ContextualIndex
     from ..index.side_by_side import SideBySide
 
+    if args.query is not None and not args.query.strip():
+        raise ValueError("The query is empty. Give a text, or leave it out and type queries.")
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")

@@ -12,9 +12,9 @@ from transformers import (
     set_seed,
 )
 
+from ..model_names import model_path, named_model
 from ..modeling import CDEModel
 from ..modeling.from_encoder import find_encoder_folder
-from ..saving import model_path, named_model
 
 
 Architecture = Literal["contextual", "biencoder"]

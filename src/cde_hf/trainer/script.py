@@ -32,9 +32,9 @@ from ..data import (
 )
 from ..data.prompts import SEARCH_DOCUMENT, SEARCH_QUERY
 from ..files import CHECKPOINT
+from ..model_names import model_path, named_model
 from ..modeling import CDEConfig
 from ..processes import process_state
-from ..saving import model_path, named_model
 from .arguments import ContextualTrainingArguments
 from .checkpoints import locked_output
 from .models import DEFAULT_POOLING, Architecture, load_model
