@@ -260,7 +260,7 @@ def test_a_process_ends_when_its_launcher_is_gone():
 def test_an_empty_array_is_written_again(tmp_path):
     (tmp_path / "queries.npy").touch()
     (tmp_path / "queries.0.done").touch()
-    vectors = surrogates._open(tmp_path / "queries.npy", (2, 3), "float16")
+    vectors = surrogates.open_rows(tmp_path / "queries.npy", (2, 3), "float16")
     assert vectors.shape == (2, 3) and not (tmp_path / "queries.0.done").exists()
 
 

@@ -5,7 +5,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -16,6 +15,7 @@ from transformers import AutoTokenizer
 from cde_hf import CDEConfig, CDEModel, contextualize, export_onnx, save_checkpoint, set_context
 
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales live in the sea.", "An owl hunts."]
