@@ -114,6 +114,15 @@ def test_fastembed_truncates_where_the_model_does(folder):
     assert special["cls_token"] == "[CLS]" and all(isinstance(token, str) for token in special.values())
 
 
+def test_servers_truncate_at_the_length_that_the_model_has_now(backbone_config, tmp_path):
+    model = small_cde_checkpoint(backbone_config, tmp_path / "model", "distilbert")
+    model.max_seq_length = 30  # the tokenizer was last called with 24
+    export_onnx(model, tmp_path / "onnx")
+    settings = read(tmp_path / "onnx" / "tokenizer.json")
+    assert settings["truncation"]["max_length"] == 30
+    assert settings["padding"]["strategy"] == "BatchLongest"
+
+
 class Unsupported(Module):
     """A module with an operation that ONNX does not have."""
 
