@@ -1,6 +1,7 @@
 """Who may import whom inside of the package, read from the source files."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,28 @@ def test_a_wrong_arrow_is_found(monkeypatch, tmp_path):
         "from ..modeling import CDEModel\nfrom cde_hf.batching import plan\nfrom .prompts import PROMPTS\n"
     )
     assert list(violations(path)) == ["cde_hf.modeling.CDEModel", "cde_hf.batching.plan"]
+
+
+# How `SECURITY.md` names what the shipped files import beside the standard library.
+NAMES = {
+    "huggingface_hub": "huggingface-hub",
+    "numpy": "NumPy",
+    "onnxruntime": "onnxruntime",
+    "safetensors": "safetensors",
+    "scipy": "SciPy",
+    "sentence_transformers": "sentence-transformers",
+    "sklearn": "scikit-learn",
+    "torch": "PyTorch",
+    "transformers": "transformers",
+}
+
+
+def test_shipped_files_import_what_the_page_on_security_names():
+    page = (Path(__file__).parents[1] / "SECURITY.md").read_text()
+    for path in (PACKAGE / "modeling").glob("*.py"):
+        imported = {name.partition(".")[0] for name in imported_names(path)} - {"cde_hf"}
+        assert imported.isdisjoint({"subprocess", "multiprocessing", "socket", "pickle", "ctypes"}), path.name
+        assert all(NAMES[name] in page for name in imported - sys.stdlib_module_names), path.name
 
 
 # Packages of extras that the environment of `make test-lowest` lacks. One failed import would stop all its tests.

@@ -13,8 +13,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import CDEConfig, ContextualTrainingArguments, prepare_batch_plan, run_training
-from cde_hf import model_names
+from cde_hf import CDEConfig, ContextualTrainingArguments, model_names, prepare_batch_plan, run_training
 from cde_hf.saving import save_biencoder, save_checkpoint
 from cde_hf.trainer import find_last_checkpoint, script_arguments
 from cde_hf.trainer.script_arguments import ScriptArguments, TrainingArgumentParser
