@@ -217,7 +217,7 @@ def test_a_flipped_byte_is_noticed(pairs, copied_plan, verify, monkeypatch):
 def test_another_version_is_refused(copied_plan):
     manifest = json.loads((copied_plan / "manifest.json").read_text())
     (copied_plan / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(ValueError, match="holds: batch plan, version 99. This package reads: batch plan, version 3"):
+    with pytest.raises(ValueError, match="holds: batch plan, version 99. This package reads: batch plan, version 4"):
         BatchPlan.load(copied_plan)
 
 

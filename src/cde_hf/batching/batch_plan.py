@@ -14,7 +14,7 @@ from datasets import Dataset
 from ..files import FolderKind
 
 
-BATCH_PLAN = FolderKind("batch plan", 3, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
+BATCH_PLAN = FolderKind("batch plan", 4, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
 
 _NUM_CHECKED_ROWS = 1_000
 _BLOCK_SIZE = 10_000
@@ -89,6 +89,11 @@ class BatchPlan:
     def text_hashes(self) -> np.ndarray:
         """Hashes of query and document of each pair, of shape `(num_pairs, 2)`."""
         return self._array("text_hashes")
+
+    @cached_property
+    def answers(self) -> np.ndarray:
+        """Keys of all pairs ([`pair_keys`]) in ascending order, of shape `(num_pairs,)`."""
+        return self._array("answers")
 
     @cached_property
     def filter_queries(self) -> np.ndarray:
@@ -174,6 +179,11 @@ def hash_pairs(dataset: Dataset) -> np.ndarray:
     return np.array(hashes, dtype=np.uint64).T
 
 
+def pair_keys(query_hashes: np.ndarray, document_hashes: np.ndarray) -> np.ndarray:
+    """Hashes pairs of a query and a document, given by the hashes of their texts."""
+    return query_hashes * np.uint64(0x9E3779B97F4A7C15) + document_hashes  # modulo 2 ** 64
+
+
 def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """
     Hashes all hard negatives.
@@ -199,4 +209,4 @@ def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> st
     return digest.hexdigest()
 
 
-__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs"]
+__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs", "pair_keys"]

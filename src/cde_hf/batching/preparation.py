@@ -27,7 +27,7 @@ from transformers.utils import logging
 from ..data import check_pairs
 from ..files import atomic_file, write_text
 from ..processes import process_state
-from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
+from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs, pair_keys
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .packing import group_rows, nearest_neighbour_order
@@ -146,12 +146,14 @@ def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
         "has_negatives": "negatives" in dataset.column_names,
         **settings,
     }
-    del arrays["text_hashes"]  # they are in the folder
+    hashes = arrays.pop("text_hashes")  # they are in the folder
     if BATCH_PLAN.is_in(folder):
         shutil.rmtree(work)
         _check_plan(BatchPlan.load(folder, verify=True), identity)
         return
     _resume_or_start_over(work, identity)
+    arrays["answers"] = pair_keys(*hashes.T)
+    arrays["answers"].sort()
     for name, array in arrays.items():
         _save(work / f"{name}.npy", array)
 

@@ -115,7 +115,7 @@ class ContrastiveCollator:
         context_max_length (`int`, *optional*):
             Context documents are truncated to this number of tokens. Defaults to `max_length`.
         filters (`bool`, *optional*, defaults to `True`):
-            Whether to drop false negatives.
+            Whether to drop likely false negatives. A known answer of a query is never its negative.
         in_batch_negatives (`bool`, *optional*, defaults to `True`):
             Whether the documents and hard negatives of the other pairs are negatives too.
         num_processes (`int`, *optional*, defaults to `1`):
@@ -223,21 +223,19 @@ class ContrastiveCollator:
         if self.filters:
             scores, is_false = self.false_negatives(rows, queries)
         else:
-            scores, is_false = surrogate_scores(self.false_negatives.plan, rows, queries), None
+            scores = surrogate_scores(self.false_negatives.plan, rows, queries)
+            is_false = self.false_negatives.known_answers(rows, queries)
         facts: dict[str, Any] = {"hardness": 0.0, "filtered_share": 0.0}
         if num_pairs > 1:
             facts["hardness"] = float(scores[:, :num_pairs][is_other_pair].mean())
-            if is_false is not None:
-                facts["filtered_share"] = float(is_false[:, :num_pairs][is_other_pair].mean())
+            facts["filtered_share"] = float(is_false[:, :num_pairs][is_other_pair].mean())
         left_out = is_false
         if not self.in_batch_negatives:
             pairs = np.arange(num_pairs)
             owners = np.concatenate([pairs, np.repeat(pairs, self._count_negatives(rows))])
             is_others = queries[:, None] != owners
-            left_out = is_others if left_out is None else left_out | is_others
-        if left_out is not None:
-            facts["left_out"] = torch.from_numpy(left_out)
-        return facts
+            left_out = is_false | is_others
+        return {**facts, "left_out": torch.from_numpy(left_out)}
 
 
 __all__ = ["ContextDraw", "ContextSource", "ContrastiveCollator", "batch_seed"]
