@@ -46,7 +46,7 @@ $(LOWEST)/installed: setup.cfg
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
 		--only-binary :all: --no-binary cde-hf -e '.[train,eval,offline,plots,peft]' 'pytest>=8' 'pytest-xdist>=3' \
-		'hypothesis>=6.100'
+		'hypothesis>=6.100' 'bm25s>=0.2'
 	@touch $@
 
 test-lowest: $(LOWEST)/installed  ## Run the tests with the oldest versions that setup.cfg allows (slow)

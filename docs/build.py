@@ -75,7 +75,8 @@ def command_line_reference() -> str:
     for name, command in commands.choices.items():
         text = command.format_help()
         if name == "train":  # its arguments are those of the trainer, which `run_training` parses
-            text = "usage: cde-hf train --data DATA --output_dir OUTPUT_DIR [...]\n\nSee: cde-hf train --help\n"
+            command_line = [sys.executable, "-m", "cde_hf.cli", "train", "--help"]
+            text = subprocess.run(command_line, capture_output=True, text=True, check=True).stdout
         parts += [f"## cde-hf {name}", f"```text\n{text}```"]
     return "\n\n".join(parts) + "\n"
 

@@ -14,7 +14,7 @@ import numpy as np
 
 _MAX_GREEDY = 2_000
 _ITERATIONS = 10
-_BLOCK_SIZE = 1 << 20  # rows
+_BLOCK_SIZE = 1 << 17  # rows
 
 
 def pack_batches(

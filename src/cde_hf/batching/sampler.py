@@ -132,7 +132,8 @@ class ClusteredBatchSampler(BatchSampler):
         generator = self._generator(domain)
         if self.grouping == "cluster":
             clusters = np.flatnonzero(self.plan.cluster_domains == domain)
-            cluster_ids = self.plan.cluster_ids[rows] - clusters[0]  # a domain's clusters have successive numbers
+            cluster_ids = self.plan.cluster_ids[rows]
+            cluster_ids -= clusters[0].astype(cluster_ids.dtype)  # a domain's clusters have successive numbers
             cluster_order = self._order_clusters(len(clusters), generator)
         else:
             cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int8), np.zeros(1, dtype=np.int64)

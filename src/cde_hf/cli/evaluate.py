@@ -182,11 +182,11 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     """Adds the command `evaluate`."""
     command = commands.add_parser(
         "evaluate",
-        help="score models on retrieval sets",
-        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
-        "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
-        "model is also whitened, and contextualized, with the same documents. Without labels, --corpus makes queries "
-        "from the documents.",
+        help="score models on retrieval sets, or on a corpus without labels",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. A contextual model gets documents of "
+        "the set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
+        "model is also scored whitened and contextualized, with the same documents. Without labels, --corpus makes "
+        "queries from the documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=HelpFormatter,
     )

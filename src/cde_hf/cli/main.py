@@ -44,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="cde-hf",
-        description="Contextual document embeddings.",
+        description="Adapts embedding models to a corpus, and trains and runs contextual document embeddings.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
