@@ -43,6 +43,7 @@ def arguments(encoder, pairs_file, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     options = {
         "model": encoder,
+        "architecture": "contextual",
         "data": pairs_file,
         "output_dir": tmp_path / "out",
         "per_device_train_batch_size": 8,
@@ -82,6 +83,16 @@ def test_a_run_follows_from_its_seed(arguments, tmp_path):
 def test_a_biencoder_is_trained_on_request(arguments, tmp_path):
     run_training([*arguments, "--architecture", "biencoder"])
     assert SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(["t0w1"]).shape == (1, 16)
+
+
+def test_by_default_a_model_stays_what_it_is(arguments, tiny, tmp_path):
+    place = arguments.index("--architecture")
+    command = arguments[:place] + arguments[place + 2 :]
+    run_training([*command, "--output_dir", str(tmp_path / "plain")])
+    assert AutoModel.from_pretrained(tmp_path / "plain").config.model_type == "nomic_bert"
+    save_checkpoint(tiny.make_model(), tiny.make_tokenizer(), tmp_path / "contextual")
+    run_training([*command, "--model", str(tmp_path / "contextual"), "--output_dir", str(tmp_path / "trained")])
+    assert AutoModel.from_pretrained(tmp_path / "trained", trust_remote_code=True).config.model_type == "cde"
 
 
 @pytest.mark.parametrize("architecture", ["contextual", "biencoder"])

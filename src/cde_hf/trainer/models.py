@@ -27,7 +27,7 @@ DEFAULT_POOLING: Final = "context_frequency"
 
 
 def load_model(
-    name_or_path: str | Path, architecture: Architecture = "contextual", *, seed: int = 0, **fields: Any
+    name_or_path: str | Path, architecture: Architecture | None = "contextual", *, seed: int = 0, **fields: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     Loads a CDE checkpoint, or an encoder, around which a contextual model is built unless a biencoder is wanted.
@@ -36,7 +36,7 @@ def load_model(
         name_or_path (`str` or `Path`):
             Folder or Hub name of a CDE checkpoint, an encoder or a sentence-transformers model, or `"minilm"`.
         architecture (`str`, *optional*, defaults to `"contextual"`):
-            `"contextual"`, or `"biencoder"` for the encoder itself.
+            `"contextual"`, `"biencoder"` for the encoder itself, or `None` for what the checkpoint is.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the weights that are not loaded, such as the layers that a contextual model adds to its encoder.
         fields:
@@ -52,7 +52,7 @@ def load_model(
         # The code of a released checkpoint is not needed, so it is neither run nor asked for.
         tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
     is_contextual = is_contextual_checkpoint(name_or_path)
-    if architecture == "biencoder":
+    if architecture == "biencoder" or (architecture is None and not is_contextual):
         if is_contextual:
             raise ValueError(
                 f"`{name_or_path}` is a contextual model, not an encoder to train as a biencoder. Give an encoder, or "

@@ -73,8 +73,12 @@ class ScriptArguments:
             "`minilm` is the all-MiniLM-L6-v2 of an installed package."
         },
     )
-    architecture: Architecture = field(
-        default="contextual", metadata={"help": "Whether to train a contextual model or a plain encoder."}
+    architecture: Architecture | None = field(
+        default=None,
+        metadata={
+            "help": "Whether to train a contextual model or a plain encoder. Default: what the model is. `contextual` "
+            "builds a contextual model around an encoder."
+        },
     )
     context_attention: Literal["prefix", "joint"] = field(
         default=CDEConfig.context_attention,
