@@ -2,13 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := src tests benchmarks docs/build.py docs/figures.py examples experiments
+SOURCES := src tests benchmarks docs/build.py docs/docstrings.py docs/figures.py examples experiments
 # Only packages are downloaded. What the tests need is built in process or installed.
 OFFLINE := HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 # accelerate gives a process one thread unless told otherwise.
 THREADS := $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 
-.PHONY: help install train compare test test-slow test-gpu test-stress test-lowest test-integrations docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
+.PHONY: help install train test test-slow test-gpu test-stress test-lowest test-integrations docs release-check style quality bench bench-full bench-batching bench-training bench-index bench-load clean
 
 help:  ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -26,9 +26,6 @@ train: install  ## Train a small contextual model on docstrings and test it on u
 		--num_cpu_threads_per_process $(THREADS) examples/train.py examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
 	$(OFFLINE) $(BIN)/python examples/context_map.py runs/docstrings
-
-compare: install  ## Train the same model, a biencoder and a control in the same way, two seeds each (about an hour on two free cores)
-	$(OFFLINE) $(BIN)/python -m experiments compare
 
 test: install  ## Run all tests except slow tests and GPU tests
 	$(OFFLINE) $(BIN)/python -m pytest -n auto --dist loadgroup -m 'not slow and not gpu'
@@ -49,7 +46,7 @@ $(LOWEST)/installed: setup.cfg
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
 		--only-binary :all: --no-binary cde-hf -e '.[train,eval,offline,plots,peft]' 'pytest>=8' 'pytest-xdist>=3' \
-		'hypothesis>=6.100'
+		'hypothesis>=6.100' 'bm25s>=0.2'
 	@touch $@
 
 test-lowest: $(LOWEST)/installed  ## Run the tests with the oldest versions that setup.cfg allows (slow)

@@ -29,6 +29,7 @@ NOTEBOOK = ROOT / "examples" / "notebooks" / "adapt_to_your_corpus.ipynb"
 CALLED_BY_TRANSFORMERS = re.compile(r"validate_\w+|get_config_dict|[gs]et_input_embeddings")
 # `PreTrainedConfig` makes the constructor from the fields, which a reader of the code cannot see.
 UNSEEN = {"CDEConfig": "\n    options:\n      docstring_options:\n        warn_unknown_params: false"}
+FIRST_PARTS = ("contextual_models", "index", "encoding", "evaluation", "modeling", "saving", "data")
 COPIED = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "examples")
 
 
@@ -43,6 +44,12 @@ def undocumented(package: griffe.Object) -> list[str]:
     return missing
 
 
+def _place(module: str) -> int:
+    """Where a module stands on the page: what most people need comes first."""
+    part = module.split(".")[1]
+    return FIRST_PARTS.index(part) if part in FIRST_PARTS else len(FIRST_PARTS)
+
+
 def python_reference() -> str:
     """One section for each subpackage, one entry for each public name."""
     package = griffe.load("cde_hf", search_paths=[ROOT / "src"])
@@ -52,9 +59,10 @@ def python_reference() -> str:
     for name in cde_hf.__all__:
         names.setdefault(package[name].target_path.rpartition(".")[0], []).append(name)
     parts = ["# Python", "All of these names are imported from `cde_hf`."]
-    for module, members in names.items():
+    for module, members in sorted(names.items(), key=lambda item: _place(item[0])):
         title = module.rpartition(".")[2].replace("_", " ").capitalize()
-        parts += [f"## {title}", griffe.load(module, search_paths=[ROOT / "src"]).docstring.value]
+        summary, *_ = griffe.load(module, search_paths=[ROOT / "src"]).docstring.value.split("\n\n")
+        parts += [f"## {title}", summary]
         parts += [f"::: cde_hf.{name}{UNSEEN.get(name, '')}" for name in members]
     return "\n\n".join(parts) + "\n"
 
@@ -67,7 +75,8 @@ def command_line_reference() -> str:
     for name, command in commands.choices.items():
         text = command.format_help()
         if name == "train":  # its arguments are those of the trainer, which `run_training` parses
-            text = "usage: cde-hf train --data DATA --output_dir OUTPUT_DIR [...]\n\nSee: cde-hf train --help\n"
+            command_line = [sys.executable, "-m", "cde_hf.cli", "train", "--help"]
+            text = subprocess.run(command_line, capture_output=True, text=True, check=True).stdout
         parts += [f"## cde-hf {name}", f"```text\n{text}```"]
     return "\n\n".join(parts) + "\n"
 
@@ -90,7 +99,7 @@ def main() -> None:
     (PAGES / "reference").mkdir(parents=True)
     for name in COPIED:
         (PAGES / name).symlink_to(ROOT / name)
-    os.environ["COLUMNS"] = "100"  # the width of the help
+    os.environ["COLUMNS"] = "80"  # the width of the help
     (PAGES / "reference" / "python.md").write_text(python_reference(), encoding="utf-8")
     (PAGES / "reference" / "command-line.md").write_text(command_line_reference(), encoding="utf-8")
     (PAGES / "start.md").write_text(notebook_page(NOTEBOOK), encoding="utf-8")

@@ -12,6 +12,7 @@ Serves contextual models on loopback by OpenAI's `/v1/embeddings`. A model with 
 import argparse
 import asyncio
 import base64
+import copy
 import hmac
 import os
 from typing import Annotated, Any, Literal
@@ -28,9 +29,8 @@ from cde_hf import ContextualIndex, SentenceTransformerEmbedder
 MAX_BYTES, MAX_DEPTH, Many = 8 << 20, 100, Field(min_length=1, max_length=2048, fail_fast=True)
 Name, Depth, Size = Annotated[str, Body()], Annotated[int, Body(ge=1, le=MAX_DEPTH)], Annotated[int | None, Body(ge=1)]
 Form, Kind = Annotated[Literal["float", "base64"], Body()], Annotated[Literal["query", "document"], Body()]
-Text = Annotated[str, Body(max_length=2**15, pattern=r"\S")]
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Many]
-Input = Annotated[Text | Tokens | Annotated[list[Text], Many] | Annotated[list[Tokens], Many], Body()]
+Text, Ids = Annotated[str, Body(max_length=2**15, pattern=r"\S")], Annotated[list[Annotated[int, Field(ge=0)]], Many]
+Input = Annotated[Text | Ids | Annotated[list[Text], Many] | Annotated[list[Ids], Many], Body()]
 
 
 class Queue:
@@ -45,10 +45,9 @@ class Queue:
             raise HTTPException(status, f"At most {self.limit} texts may wait at a time.", {"Retry-After": "1"})
         if not self.waiting:
             self.batch = asyncio.create_task(self.run_batch())
-        rows = slice(len(self.waiting), len(self.waiting) + len(texts))
+        start, self.num_texts = len(self.waiting), self.num_texts + len(texts)
         self.waiting += texts
-        self.num_texts += len(texts)
-        return (await asyncio.shield(self.batch))[rows]  # the batch goes on if this client leaves
+        return (await asyncio.shield(self.batch))[start : start + len(texts)]  # it goes on if this client leaves
 
     async def run_batch(self) -> Any:
         async with self.lock:
@@ -64,7 +63,7 @@ class Queues(dict):
         raise HTTPException(404, f"There is no model `{key[0]}` for {key[1]}. The models are {list(models)}.")
 
 
-app, models, queues = FastAPI(), {}, Queues()
+app, models, counters, queues = FastAPI(), {}, {}, Queues()
 
 
 @app.middleware("http")
@@ -92,7 +91,8 @@ async def embeddings(
     vectors = vectors / (np.linalg.norm(vectors, axis=1, keepdims=True) if dimensions else 1)
     found = [base64.b64encode(row).decode() if encoding_format == "base64" else row.tolist() for row in vectors]
     data = [{"object": "embedding", "index": index, "embedding": each} for index, each in enumerate(found)]
-    return {"object": "list", "model": model, "data": data}
+    size = sum(map(len, (await asyncio.to_thread(counters[model], texts))["input_ids"]))
+    return {"object": "list", "model": model, "data": data, "usage": {"prompt_tokens": size, "total_tokens": size}}
 
 
 @app.post("/search")
@@ -109,8 +109,8 @@ if __name__ == "__main__":
     parser.add_argument("--queue", type=int, default=4096, help="texts that may wait (default: 4096)")
     args = parser.parse_args()
     for name, folder in (pair.split("=", 1) for pair in args.model):
-        models[name] = SentenceTransformer(folder, trust_remote_code=True)
-        embedder = SentenceTransformerEmbedder(models[name], name)
+        model = models[name] = SentenceTransformer(folder, trust_remote_code=True)
+        embedder, counters[name] = SentenceTransformerEmbedder(model, name), copy.deepcopy(model.tokenizer)
         queues[name, "query"] = Queue(embedder.embed_queries, args.queue)
         queues[name, "document"] = Queue(embedder.embed_documents, args.queue)
     for name, folder in (pair.split("=", 1) for pair in args.index):

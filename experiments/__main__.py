@@ -23,7 +23,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 from . import (
     batches,
-    compare,
     context_path,
     contexts,
     corpus_part,
@@ -41,6 +40,7 @@ from . import (
     movement,
     negatives,
     neighbours,
+    own_pairs,
     proxy,
 )
 from .runner.experiment import Experiment, Setting, write_page, write_results, write_summary
@@ -54,7 +54,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         main_table.EXPERIMENT,
-        compare.EXPERIMENT,
         contexts.KINDS,
         contexts.MATRIX,
         contexts.CURVE,
@@ -77,6 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         drift.EXPERIMENT,
         mechanism.EXPERIMENT,
         context_path.EXPERIMENT,
+        own_pairs.EXPERIMENT,
     )
 }
 
@@ -95,7 +95,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     choices = [*EXPERIMENTS, "all"]
     parser.add_argument("names", nargs="+", metavar="EXPERIMENT", choices=choices, help="names, or `all`")
-    parser.add_argument("--data", type=Path, help="folder of the data; `compare` needs none")
+    parser.add_argument("--data", type=Path, help="folder of the data; `mechanism` needs none")
     parser.add_argument(
         "--encoders",
         nargs="+",

@@ -21,13 +21,13 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from cde_hf import model_path
 from cde_hf.data import RetrievalSet, docstring_split, load_pairs, load_retrieval_set, retrieval_set_from_pairs
 from cde_hf.evaluation import compare_scores, search_vectors
 from cde_hf.evaluation.metrics import RANKING_DEPTH, score_ranking
 from cde_hf.evaluation.whitening import fit_whitening
 from cde_hf.modeling import sample_documents
 from cde_hf.modeling.pooling import pooling_weights
-from cde_hf.saving import model_path
 
 from .divergence import LEFT_OUT_DOMAINS
 from .runner.experiment import Experiment, Page, Setting

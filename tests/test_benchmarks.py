@@ -70,6 +70,15 @@ def test_the_load_of_a_tiny_index_is_measured(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_memory_of_a_tiny_evaluation_is_measured(tmp_path):
+    systems = ["--systems", "model", "contextualized"]
+    command = [sys.executable, ROOT / "benchmarks" / "evaluation.py", "--documents", "200", "300", *systems]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert len([line for line in result.stdout.splitlines() if "00 |" in line]) == 4
+
+
+@pytest.mark.slow
 def test_the_growth_of_tiny_batch_plans_is_measured(tmp_path):
     command = [sys.executable, ROOT / "benchmarks" / "batching.py", "--pairs", "9000", "--level-pairs", "10000"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -41,6 +41,12 @@ def test_a_query_gives_ranked_documents(index, capsys):
     assert lines[0].split()[0] == "1" and "dog" in lines[0] + lines[1]
 
 
+def test_an_empty_query_is_refused(index, capsys):
+    with pytest.raises(SystemExit):
+        main(["search", index, " "])
+    assert "The query is empty. Give a text" in capsys.readouterr().err
+
+
 def test_documents_cannot_control_the_terminal(tmp_path, capsys):
     path = tmp_path / "corpus.jsonl"
     texts = ["red \u001b[31malert\u0007 sounds", "The cat sleeps."]

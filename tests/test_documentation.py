@@ -1,6 +1,7 @@
 """The code of the documentation runs unchanged, its commands parse and its links lead somewhere."""
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -91,9 +92,10 @@ def test_the_page_on_batches(tmp_path, monkeypatch):
 
 def test_the_page_on_training(tmp_path, monkeypatch):
     num_blocks, names = run_page("training.md", tmp_path, monkeypatch)
-    assert num_blocks == 1
+    assert num_blocks == 2
     assert names["trainer"].state.global_step == 2
     assert (tmp_path / "model" / "modules.json").exists()
+    assert (tmp_path / "own-model" / "modules.json").exists()
 
 
 def test_the_page_on_search(tmp_path, monkeypatch):
@@ -121,6 +123,18 @@ def test_the_page_on_serving(tmp_path, monkeypatch):
     num_blocks, names = run_page("serving.md", tmp_path, monkeypatch)
     assert num_blocks == 1
     assert len(names["query"]) == len(names["vectors"][0]) == 640
+
+
+def test_the_reference_shows_docstrings_without_their_marks():
+    pytest.importorskip("griffe")
+    rewrite = runpy.run_path(str(DOCS / "docstrings.py"))["rewrite"]
+    text = "    {}:\n        See [`evaluate`] and [the page](page.md)."
+    for old, new in (
+        ("size (`int` or `None`, *optional*, defaults to `3`)", "size (int | None, optional)"),
+        ("texts (`list[str]`)", "texts (list[str])"),
+        ("scores (`Tensor` of shape `(rows, dim)`, *optional*)", "scores (Tensor of shape (rows, dim), optional)"),
+    ):
+        assert rewrite(text.format(old)) == text.format(new).replace("[`evaluate`]", "`evaluate`")
 
 
 def heading_anchors(page):

@@ -244,9 +244,10 @@ def test_a_bad_parquet_file_is_named_before_anything_is_written(model, parquet_f
     pq.write_table(pa.table({"number": [1]}), parquet_folder / "d.parquet")
     with pytest.raises(ValueError, match=r"d.parquet` has no column `text`, and its columns of texts are \[\]"):
         encode_corpus(model, parquet_folder, tmp_path / "out")
-    (parquet_folder / "d.parquet").write_bytes((parquet_folder / "a.parquet").read_bytes()[:-5])
-    with pytest.raises(ValueError, match="d.parquet` is not a complete Parquet file .* Fetch or write it again"):
-        encode_corpus(model, parquet_folder, tmp_path / "out")
+    for content in ((parquet_folder / "a.parquet").read_bytes()[:-5], b""):
+        (parquet_folder / "d.parquet").write_bytes(content)
+        with pytest.raises(ValueError, match="d.parquet` is not a complete Parquet file .* Fetch or write it again"):
+            encode_corpus(model, parquet_folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="at least one document"):
         encode_corpus(model, parquet_folder / "b.parquet", tmp_path / "out")

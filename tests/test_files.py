@@ -52,14 +52,6 @@ def test_only_what_an_earlier_manifest_named_is_removed(tmp_path):
     }
 
 
-def test_kept_files_stay_and_belong_to_the_new_manifest(tmp_path):
-    pack(tmp_path, "old", "base", "rest")
-    with KIND.replacing(tmp_path, keeps=["base"]) as new_folder:
-        write_text(new_folder / "more", "new")
-    assert contents(tmp_path) == {"base": "old", "more": "new"}
-    assert sorted(KIND.read(tmp_path, verify=True)["files"]) == ["base", "more"]
-
-
 def test_a_folder_of_others_is_refused_and_unchanged(tmp_path):
     write_text(tmp_path / "config.json", "mine")
     with pytest.raises(ValueError, match=r"is no folder of this package for the box, but has files such as \['config"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus
+from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus, evaluate
 from cde_hf.batching import surrogates
 from cde_hf.batching.batch_plan import BATCH_PLAN
 from cde_hf.cli import build_parser, main
@@ -260,7 +260,7 @@ def test_a_process_ends_when_its_launcher_is_gone():
 def test_an_empty_array_is_written_again(tmp_path):
     (tmp_path / "queries.npy").touch()
     (tmp_path / "queries.0.done").touch()
-    vectors = surrogates._open(tmp_path / "queries.npy", (2, 3), "float16")
+    vectors = surrogates.open_rows(tmp_path / "queries.npy", (2, 3), "float16")
     assert vectors.shape == (2, 3) and not (tmp_path / "queries.0.done").exists()
 
 
@@ -278,9 +278,61 @@ def test_other_json_is_one_line_that_names_the_file(content, tmp_path, capsys):
         assert "scores.json` cannot be read as one JSON object" in error
 
 
+WITHOUT_EXTRAS = """
+import sys
+sys.modules["faiss"] = sys.modules["pytrec_eval"] = None  # as if they were not installed
+from cde_hf.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "Training needs the extra `train`: `pip install 'cde-hf[train]'`."),
+        (["evaluate", "no-model", "--corpus", "gone"], "package `pytrec_eval`: `pip install 'cde-hf[eval]'`."),
+    ],
+)
+def test_a_missing_extra_is_one_line_before_any_work(arguments, message):
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, *arguments]
+    error = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_misspelt_option_shows_the_command_and_the_nearest_option(capsys):
+    error = error_of(["contextualize", "minilm", "a.txt", "out", "--corpus-dims", "12"], capsys)
+    assert error.startswith("usage: cde-hf contextualize") and "Did you mean --corpus-dim?" in error
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (None, TypeError, "`model` must be a sentence-transformers model.*got a `NoneType`"),
+        ("no-such-model", FileNotFoundError, "`no-such-model` is neither a folder nor a model on the Hub"),
+    ],
+)
+def test_what_is_no_model_is_named(model, error, message):
+    with pytest.raises(error, match=message):
+        contextualize(model, CORPUS)
+
+
+def test_a_model_has_the_same_name_in_python_as_on_the_command_line():
+    assert contextualize("minilm", CORPUS).encode("A cat").shape == (640,)
+
+
+def test_a_model_that_is_not_wrapped_is_no_system(minilm, animals):
+    with pytest.raises(TypeError, match="Wrap a model: `SentenceTransformerEmbedder"):
+        evaluate([minilm], [animals])
+
+
+def test_the_bare_command_shows_its_help(capsys):
+    main([])
+    assert "adapt a model to a corpus:" in capsys.readouterr().out
+
+
 def test_training_without_its_extra_names_the_extra(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     monkeypatch.setattr("cde_hf.run_training", lambda arguments: importlib.import_module("cde_hf.trainer.script"))
+    monkeypatch.setitem(sys.modules, "cde_hf.trainer.script", None)  # as where a package that it imports is missing
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert "Training needs the extra `train`: `pip install 'cde-hf[train]'`" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from cde_hf.saving import save_biencoder, save_checkpoint, save_with_context
 
 
 FOLDER = Path(__file__).parent / "fixtures" / "golden"
-KINDS = ("joint", "biencoder", "contextualized")
+KINDS = ("joint", "prefix", "biencoder", "contextualized")
 CORPUS = [
     "the cat sleeps on the warm sofa",
     "the dog barks at the moon",
@@ -94,23 +94,28 @@ def save(folder):
     backbone = BertConfig(
         vocab_size=len(vocabulary), max_position_embeddings=32, initializer_range=0.3, pad_token_id=0, **sizes
     )
-    config = CDEConfig(
-        first_stage_config=backbone.to_dict(),
-        second_stage_config=backbone.to_dict(),
-        context_attention="joint",
-        context_size=4,
-        num_soft_prompts=2,
-        pooling="context_frequency",
-        initializer_range=0.3,
-        separate_context=False,
-    )
-    save_checkpoint(CDEModel(config).eval(), tokenizer, folder / "base", prompts=Prompts(), max_length=24)
+    settings = {
+        "first_stage_config": backbone.to_dict(),
+        "second_stage_config": backbone.to_dict(),
+        "context_size": 4,
+        "num_soft_prompts": 2,
+        "pooling": "context_frequency",
+        "initializer_range": 0.3,
+    }
+    model = CDEModel(CDEConfig(context_attention="joint", separate_context=False, **settings))
+    save_checkpoint(model, tokenizer, folder / "base", prompts=Prompts(), max_length=24)
     joint = load(folder / "base")
     set_context(joint, CORPUS)
     save_with_context(joint, folder / "joint")
     encoder = AutoModel.from_config(backbone).eval()
     save_biencoder(encoder, tokenizer, folder / "biencoder", prompts=Prompts(), max_length=24)
     contextualize(load(folder / "biencoder"), CORPUS, corpus_dim=4).save(str(folder / "contextualized"))
+    model = CDEModel(CDEConfig(context_attention="prefix", **settings))
+    for weights in model.parameters():
+        if not weights.any():  # as if they had been trained
+            torch.nn.init.normal_(weights, std=0.3)
+    save_checkpoint(model, tokenizer, folder / "base", prompts=Prompts(), max_length=24)
+    save_with_context(contextualize(load(folder / "base"), CORPUS, corpus_dim=4), folder / "prefix")
 
 
 if __name__ == "__main__":

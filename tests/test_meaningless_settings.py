@@ -18,7 +18,7 @@ from cde_hf import (
 from cde_hf.batching import KMeansSettings
 from cde_hf.cli import main
 from cde_hf.data import check_counts, check_positive, check_seed, pseudo_retrieval_set
-from cde_hf.trainer import script
+from cde_hf.trainer import script_arguments
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, "2", True, math.nan])
@@ -130,7 +130,7 @@ def test_a_batch_of_one_pair_may_have_other_negatives(tmp_path):
 )
 def test_a_training_script_refuses_its_arguments(changes, message):
     with pytest.raises(ValueError, match=message):
-        script.ScriptArguments(data=["absent"], **changes)
+        script_arguments.ScriptArguments(data=["absent"], **changes)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -16,6 +15,7 @@ from transformers import AutoTokenizer
 from cde_hf import CDEConfig, CDEModel, contextualize, export_onnx, save_checkpoint, set_context
 
 
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 CORPUS = ["The cat sleeps on the sofa.", "A dog barks at the moon.", "Whales live in the sea.", "An owl hunts."]
@@ -112,6 +112,15 @@ def test_fastembed_truncates_where_the_model_does(folder):
     assert settings["pad_token"] == "[PAD]"
     special = read(folder / "special_tokens_map.json")
     assert special["cls_token"] == "[CLS]" and all(isinstance(token, str) for token in special.values())
+
+
+def test_servers_truncate_at_the_length_that_the_model_has_now(backbone_config, tmp_path):
+    model = small_cde_checkpoint(backbone_config, tmp_path / "model", "distilbert")
+    model.max_seq_length = 30  # the tokenizer was last called with 24
+    export_onnx(model, tmp_path / "onnx")
+    settings = read(tmp_path / "onnx" / "tokenizer.json")
+    assert settings["truncation"]["max_length"] == 30
+    assert settings["padding"]["strategy"] == "BatchLongest"
 
 
 class Unsupported(Module):

@@ -9,7 +9,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import contextualize
-from cde_hf.saving import model_path, save_with_context
+from cde_hf.model_names import model_path
+from cde_hf.saving import save_with_context
 
 
 BIENCODER = Path(__file__).parent / "fixtures" / "golden" / "biencoder"

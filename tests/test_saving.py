@@ -12,7 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from cde_hf import CDEModel, Context, Prompts
+from cde_hf import CDEModel, Context, Prompts, get_context, set_context
 from cde_hf.modeling.sentence_transformers_cde import CDETransformer
 from cde_hf.saving import save_biencoder, save_checkpoint, save_with_context
 
@@ -272,6 +272,14 @@ def test_a_saved_context_needs_no_word_of_it(model, checkpoint, tmp_path, with_f
         assert size < 0.7 * whole
         with pytest.raises(ValueError, match="without the first stage"):
             loaded[0].set_context(CORPUS)
+
+
+def test_a_bare_model_is_saved_with_its_context(model, checkpoint, tmp_path):
+    set_context(model, CORPUS)
+    bare, tokenizer = CDEModel.from_pretrained(checkpoint), AutoTokenizer.from_pretrained(checkpoint)
+    save_checkpoint(bare, tokenizer, tmp_path / "special", max_length=64, context=get_context(model))
+    loaded = SentenceTransformer(str(tmp_path / "special"), trust_remote_code=True, device="cpu")
+    np.testing.assert_allclose(loaded.encode(TEXTS), model.encode(TEXTS), atol=1e-5)
 
 
 def test_a_model_made_of_the_packages_own_class_is_saved_for_everybody(checkpoint, tmp_path):

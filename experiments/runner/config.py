@@ -15,7 +15,6 @@ from cde_hf.trainer.collator import ContextSource
 
 Architecture = Literal["biencoder", "soft_prompt", "joint", "prefix"]
 
-DOCSTRINGS = ("docstrings",)
 NUM_SOFT_PROMPTS = 8
 NEW_LAYERS = r"stage_model\.(?!backbone)"  # names of the parameters outside of the backbones
 
@@ -49,8 +48,8 @@ class RunConfig:
             What a batch is filled from: `"cluster"`, `"domain"` or `"random"`.
         seed (`int`, *optional*, defaults to `0`):
             Seed of the new weights, of dropout, of the batches and of their contexts.
-        domains (`tuple[str, ...]`, *optional*, defaults to `("docstrings",)`):
-            Files of the folder `train` of the data, by name; or the docstring corpus.
+        domains (`tuple[str, ...]`, *optional*, defaults to `()`):
+            Files of the folder `train` of the data, by name.
         pairs_per_domain (`int`, *optional*):
             Pairs to draw of each file. Defaults to all.
         backbone (`str`, *optional*, defaults to `"minilm"`):
@@ -99,7 +98,7 @@ class RunConfig:
     frequency_scale: float = 0.2
     batches: Literal["cluster", "domain", "random"] = "cluster"
     seed: int = 0
-    domains: tuple[str, ...] = DOCSTRINGS
+    domains: tuple[str, ...] = ()
     pairs_per_domain: int | None = None
     backbone: str = "minilm"
     layers: int | None = None

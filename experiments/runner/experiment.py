@@ -77,7 +77,7 @@ class Experiment:
         report (`Callable`):
             Makes the page from the rows.
         needs (`str`, *optional*, defaults to `"data"`):
-            `"data"`, or `"docstrings"` if it does without a folder of data.
+            `"data"`, or `"nothing"` if it does without a folder of data.
     """
 
     name: str

@@ -7,9 +7,8 @@ from functools import cache
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from cde_hf import RetrievalSet, docstring_split, load_retrieval_set, model_path
+from cde_hf import RetrievalSet, load_retrieval_set, model_path
 
-from .config import DOCSTRINGS
 from .workspace import Workspace
 
 
@@ -25,7 +24,7 @@ class EvaluationConfig:
 
     Args:
         sets (`tuple[str, ...]`):
-            Folders of the folder `eval` of the data, or `("docstrings",)`: the held-out libraries. A name that ends
+            Folders of the folder `eval` of the data. A name that ends
             with `" with boilerplate"` is the same set with the same dozen words in all texts.
         contexts (`tuple[str, ...]`, *optional*, defaults to `("own", "foreign", "none")`):
             Contexts of contextual models, as for `evaluate`. A set's name gives that set's documents, `"training"`
@@ -57,16 +56,13 @@ class EvaluationConfig:
 @cache
 def load_sets(workspace: Workspace, config: EvaluationConfig) -> tuple[RetrievalSet, ...]:
     """The retrieval sets, each cut to what the configuration asks for."""
-    if config.sets == DOCSTRINGS:
-        whole = docstring_split()[1]
-    else:
-        folder = workspace.data_folder / "eval"
-        words = boilerplate_words(AutoTokenizer.from_pretrained(model_path("minilm")))
-        whole = [load_retrieval_set(folder / name.removesuffix(WITH_BOILERPLATE)) for name in config.sets]
-        whole = [
-            add_boilerplate(each, words) if name.endswith(WITH_BOILERPLATE) else each
-            for each, name in zip(whole, config.sets, strict=True)
-        ]
+    folder = workspace.data_folder / "eval"
+    words = boilerplate_words(AutoTokenizer.from_pretrained(model_path("minilm")))
+    whole = [load_retrieval_set(folder / name.removesuffix(WITH_BOILERPLATE)) for name in config.sets]
+    whole = [
+        add_boilerplate(each, words) if name.endswith(WITH_BOILERPLATE) else each
+        for each, name in zip(whole, config.sets, strict=True)
+    ]
     samples = [sample_set(each, config.max_queries, config.max_documents, config.seed) for each in whole]
     return tuple(cut_set(each, config.max_length) for each in samples)
 

@@ -8,10 +8,10 @@ from typing import Any
 from datasets import Dataset, concatenate_datasets
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from cde_hf import BatchPlan, TfidfSurrogate, docstring_split, load_pairs, model_path, prepare_batch_plan
+from cde_hf import BatchPlan, TfidfSurrogate, load_pairs, model_path, prepare_batch_plan
 from cde_hf.saving import save_biencoder
 
-from .config import DOCSTRINGS, RunConfig, file_fingerprint, hash_of
+from .config import RunConfig, file_fingerprint, hash_of
 from .mining import mine_negatives
 
 
@@ -24,7 +24,7 @@ class Workspace:
         runs (`Path`):
             Folder of the runs, batch plans and cut encoders.
         data (`Path`, *optional*):
-            Folder with `train/*.jsonl.gz` and `eval/*`. Docstrings need none.
+            Folder with `train/*.jsonl.gz` and `eval/*`.
         encoders (`tuple[Path, ...]`, *optional*, defaults to `()`):
             Folders of sentence-transformers models, for the experiments that take more than MiniLM.
     """
@@ -36,10 +36,7 @@ class Workspace:
     @cache  # noqa: B019 (a workspace lives as long as the process)
     def load_pairs(self, domains: tuple[str, ...], pairs_per_domain: int | None) -> tuple[Dataset, str]:
         """The training pairs of some domains, and a hash of their texts."""
-        if domains == DOCSTRINGS:
-            parts = [docstring_split()[0]]
-        else:
-            parts = [load_pairs(self.data_folder / "train" / f"{domain}.jsonl.gz") for domain in domains]
+        parts = [load_pairs(self.data_folder / "train" / f"{domain}.jsonl.gz") for domain in domains]
         if pairs_per_domain is not None:
             parts = [part.shuffle(seed=0).select(range(min(pairs_per_domain, len(part)))) for part in parts]
         pairs = concatenate_datasets(parts).flatten_indices()

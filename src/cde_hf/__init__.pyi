@@ -27,12 +27,12 @@ from .evaluation import make_model_meta as make_model_meta
 from .hub import push_to_hub as push_to_hub
 from .index import ContextualIndex as ContextualIndex
 from .index import QdrantIndex as QdrantIndex
+from .model_names import model_path as model_path
 from .modeling import CDEConfig as CDEConfig
 from .modeling import CDEModel as CDEModel
 from .modeling import Context as Context
 from .modeling import sample_documents as sample_documents
 from .onnx import export_onnx as export_onnx
-from .saving import model_path as model_path
 from .saving import save_checkpoint as save_checkpoint
 from .saving import save_with_context as save_with_context
 from .trainer import ContextualContrastiveTrainer as ContextualContrastiveTrainer

@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 from .data import Corpus, check_counts, check_positive, check_seed, load_documents
 from .files import CHECKPOINT, REQUIREMENTS, write_text
+from .model_names import model_path, named_model
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
 from .modeling.corpus_part import CorpusPart, WholeTextTransformer
@@ -79,7 +80,7 @@ def contextualize(
 
     Args:
         model (`SentenceTransformer`, `str` or `os.PathLike`):
-            A model, or its folder or Hub name: an encoder with a pooling, or a CDE checkpoint.
+            A model, or its folder or Hub name, or `"minilm"`: an encoder with a pooling, or a CDE checkpoint.
         corpus (`Sequence[str]`, `Mapping[str, str]`, `datasets.Dataset`, `str`, `Path`, `Context` or `None`):
             The corpus: a list of texts, texts by id, a dataset with a column `text`, or the path of a file. Documents
             without text are skipped. Or a context of such a model. With `None`, embeddings are the plain ones, padded
@@ -99,6 +100,11 @@ def contextualize(
     """
     _check_settings(size, seed, frequency_scale, corpus_dim)
     model = load_if_path(model)
+    if not isinstance(model, SentenceTransformer):
+        raise TypeError(
+            "`model` must be a sentence-transformers model, or its folder or Hub name, got a "
+            f"`{type(model).__name__}`. Load it with `SentenceTransformer(folder)`."
+        )
     modules: OrderedDict[str, Module] = OrderedDict(model.named_children())
     old_settings: dict[str, Any] = {}
     for name, module in list(modules.items()):
@@ -184,8 +190,12 @@ def _append_corpus_part(modules: OrderedDict[str, Module], corpus_dim: int, simi
 
 
 def load_if_path(model: SentenceTransformer | str | os.PathLike) -> SentenceTransformer:
-    """Loads a model that is given by its folder or Hub name, without running code that it contains."""
-    return SentenceTransformer(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
+    """Loads a model that is given by its folder or name, without running code that it contains."""
+    if not isinstance(model, str | os.PathLike):
+        return model
+    name = os.fspath(model)
+    with named_model(name):
+        return SentenceTransformer(model_path(name))
 
 
 def get_context(model: SentenceTransformer) -> Context | None:

@@ -130,20 +130,17 @@ class FolderKind:
                     folder.rmdir()
 
     @contextmanager
-    def replacing(
-        self, folder: str | os.PathLike, facts: Mapping[str, Any] | None = None, *, keeps: Collection[str] = ()
-    ) -> Iterator[Path]:
+    def replacing(self, folder: str | os.PathLike, facts: Mapping[str, Any] | None = None) -> Iterator[Path]:
         """
-        Gives a folder to write new files to. They replace the files of the folder, except those to keep, if no error
-        occurs. Facts that are known only later may be added to `facts` while it writes.
+        Gives a folder to write new files to. They replace the files of the folder if no error occurs. Facts that are
+        known only later may be added to `facts` while it writes.
         """
         with self.locked(folder) as target, explained_full_disk(target):
             new_folder = target / _NEW
             new_folder.mkdir()
             try:
                 yield new_folder
-                older = _read_json(target / MANIFEST).get("files", {})
-                self.write_manifest(new_folder, facts, kept={name: older[name] for name in keeps})
+                self.write_manifest(new_folder, facts)
                 self.publish(new_folder, target)
             except BaseException:
                 if not (new_folder / _JOURNAL).exists():

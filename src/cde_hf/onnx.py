@@ -109,6 +109,8 @@ def export_onnx(
             fingerprint=context.fingerprint,
             context=context if context_as_input else None,
         )
+        # A tokenizer saves the length of its last call, at which servers truncate.
+        model.tokenizer("", padding=True, truncation=True, max_length=model.max_seq_length)
         exported.save(str(new_folder))
         onnx_module.write_onnx_modules_file(new_folder)
         _write_settings(model, new_folder, dimension)
@@ -341,11 +343,16 @@ def _quiet_exporter() -> Iterator[None]:
 
 
 def _quantize(path: Path) -> None:
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     small = path.with_suffix(".int8.onnx")
+    graph = onnx.load(path).graph
+    # Keys and values of a context, with one matrix for each head, for which a scale per channel cannot be run.
+    stacks = {weight.name for weight in graph.initializer if len(weight.dims) > 2}
+    kept = [node.name for node in graph.node if node.op_type == "MatMul" and stacks.intersection(node.input)]
     with _quiet_exporter():
-        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(str(path), str(small), weight_type=QuantType.QInt8, per_channel=True, nodes_to_exclude=kept)
     small.replace(path)
 
 

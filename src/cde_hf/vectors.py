@@ -13,7 +13,8 @@ from tqdm.auto import tqdm
 from .contextual_models import find_cde_model, get_context
 from .data import check_counts, check_texts
 from .modeling import ContextualModule
-from .modeling.context import fingerprint, tokenizer_fingerprint
+from .modeling.context import fingerprint
+from .modeling.frequency_pooling import tokenizer_fingerprint
 
 
 # Texts that are sorted by length and encoded, before others are read.

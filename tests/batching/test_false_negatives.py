@@ -89,6 +89,14 @@ def test_an_answer_to_an_equal_query_is_filtered_wherever_it_stands(tmp_path):
     assert filtered[3].tolist() == [False, False, False, False, False]
 
 
+def test_an_answer_that_only_another_batch_names_is_filtered_too(tmp_path):
+    texts = [("which pet", "a cat"), ("which pet", "a dog"), ("who barks", "a dog"), ("what swims", "a whale here")]
+    pairs = Dataset.from_list([{"query": query, "document": document} for query, document in texts])
+    plan = prepare_batch_plan(pairs, tmp_path / "plan", surrogate=TfidfSurrogate(dim=2), cluster_size=4)
+    known = FalseNegativeFilter(plan).known_answers([0, 2, 3])  # without the row that says so
+    assert known.tolist() == [[False, True, False], [False, False, False], [False, False, False]]
+
+
 def test_unknown_words_are_not_filtered_by_score(tmp_path):
     rows = [{"query": f"q{n} known words", "document": f"d{n} known words and more {n}"} for n in range(8)]
     rows[0] = {"query": "\u732b \u72ac", "document": "\u9ce5"}  # single characters are no words to TF-IDF

@@ -1,13 +1,16 @@
 """The page about a batch plan, read as text and opened in a browser."""
 
+import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
-from cde_hf.batching import format_statistics, write_inspection_page
+from cde_hf import ClusteredBatchSampler, FalseNegativeFilter
+from cde_hf.batching import format_batch, format_statistics, write_inspection_page
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -50,8 +53,23 @@ def test_the_page_is_whole_and_loads_nothing(page):
         "Hardness",
         "Filtered negatives by domain",
         "Sample clusters",
+        "In a batch",
         "Negatives that the filter removes",
     ]
+
+
+def test_a_batch_shows_the_hardest_negative_of_a_query(plan, pairs):
+    samples = json.loads((plan.folder / "samples.json").read_text())["batch"]
+    rows = np.asarray(next(iter(ClusteredBatchSampler(plan, samples["size"]))))
+    scores, is_false = FalseNegativeFilter(plan)(rows)
+    negatives = [column for column in range(1, len(rows)) if not is_false[0, column]]
+    hardest = max(negatives, key=lambda column: scores[0, column])
+    first = samples["queries"][0]
+    assert first["query"] == pairs["query"][int(rows[0])]
+    assert first["hardest"] == pairs["document"][int(rows[hardest])]
+    assert first["num_filtered"] == is_false[0].sum()
+    text = format_batch(plan, num_queries=1, width=1000)
+    assert f"hardest negative  {first['hardest']} ({first['hardest_score']})" in text
 
 
 def test_sample_clusters_show_their_texts(page, pairs):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cde_hf.batching import packing
-from cde_hf.batching.packing import nearest_neighbour_order, pack_batches
+from cde_hf.batching.packing import group_rows, nearest_neighbour_order, pack_batches
 
 
 def brute_force_order(centroids):
@@ -80,3 +80,12 @@ def test_other_rows_are_lost_by_another_generator():
     ]
     assert all(len(rows) == 2 for rows in lost)
     assert len(set.union(*lost)) > 15
+
+
+@pytest.mark.parametrize("block_size", [3, 1000])
+def test_rows_are_grouped_block_by_block_as_a_stable_sort_would(monkeypatch, block_size):
+    monkeypatch.setattr(packing, "_BLOCK_SIZE", block_size)
+    group_ids = np.random.default_rng(0).integers(1, 6, 50)  # the first and the last group are empty
+    order, starts = group_rows(group_ids, 7)
+    np.testing.assert_array_equal(order, np.argsort(group_ids, kind="stable"))
+    assert [set(group_ids[part]) for part in np.split(order, starts[1:-1])] == [set(), {1}, {2}, {3}, {4}, {5}, set()]

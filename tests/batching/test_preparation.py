@@ -97,6 +97,25 @@ def test_other_settings_begin_anew(pairs, tmp_path, small_shards):
     assert surrogate.num_encoded == 480
 
 
+def test_marks_of_complete_shards_do_not_count_without_their_file(pairs, plan, tmp_path, small_shards):
+    settings, folder = {"cluster_size": 30}, tmp_path / "plan"
+    with pytest.raises(KeyboardInterrupt):
+        prepare_batch_plan(pairs, folder, surrogate=CountingSurrogate(dim=16, fails_after=300), **settings)
+    unfinished = folder / ".cde-hf.unfinished"
+    (unfinished / "clustering_queries.npy").unlink()  # its marks of complete shards stay
+    prepare_batch_plan(pairs, folder, surrogate=TfidfSurrogate(dim=16), **settings)
+    assert_same_plan(folder, plan.folder)
+
+
+def test_a_finished_plan_is_checked_without_a_trace(pairs, plan, tmp_path):
+    names = sorted(path.name for path in plan.folder.iterdir())
+    settings = {"surrogate": TfidfSurrogate(dim=16), "cluster_size": 30}
+    prepare_batch_plan(pairs, plan.folder, **settings)
+    with pytest.raises(ValueError, match="another `data_fingerprint`"):
+        prepare_batch_plan(pairs.select(range(100)), plan.folder, **settings)
+    assert sorted(path.name for path in plan.folder.iterdir()) == names
+
+
 def test_a_plan_without_domains_has_one(tmp_path):
     rows = Dataset.from_list([{"query": f"a{n} b c{n % 5} x", "document": f"d{n} e f{n % 5} y"} for n in range(40)])
     plan = prepare_batch_plan(rows, tmp_path / "plan", surrogate=TfidfSurrogate(dim=4), cluster_size=10)
@@ -198,7 +217,7 @@ def test_a_flipped_byte_is_noticed(pairs, copied_plan, verify, monkeypatch):
 def test_another_version_is_refused(copied_plan):
     manifest = json.loads((copied_plan / "manifest.json").read_text())
     (copied_plan / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
-    with pytest.raises(ValueError, match="holds: batch plan, version 99. This package reads: batch plan, version 3"):
+    with pytest.raises(ValueError, match="holds: batch plan, version 99. This package reads: batch plan, version 4"):
         BatchPlan.load(copied_plan)
 
 
@@ -213,6 +232,31 @@ def test_a_folder_of_others_is_refused(pairs, tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ValueError, match=r"for the batch plan, but has files such as \['thesis.txt'\]. Nothing was"):
         prepare_batch_plan(pairs, tmp_path)
+
+
+PREPARE_TOGETHER = """
+import sys
+from datasets import Dataset
+from cde_hf.batching import TfidfSurrogate, preparation, prepare_batch_plan, surrogates
+surrogates.SHARD_SIZE = preparation._HASHED_AT_ONCE = 50
+pairs = Dataset.from_parquet(sys.argv[1], cache_dir=sys.argv[3])
+hash_pairs, hashed = preparation.hash_pairs, []
+preparation.hash_pairs = lambda rows: hashed.append(len(rows)) or hash_pairs(rows)
+prepare_batch_plan(pairs, sys.argv[2], surrogate=TfidfSurrogate(dim=16), cluster_size=30)
+sys.stdout.write(f"{hashed}\\n")
+"""
+
+
+@pytest.mark.slow
+def test_processes_share_the_hashing_and_make_the_plan_of_one(pairs, plan, tmp_path):
+    pairs.to_parquet(tmp_path / "pairs.parquet")
+    Dataset.from_parquet(str(tmp_path / "pairs.parquet"), cache_dir=str(tmp_path / "cache"))
+    (tmp_path / "prepare.py").write_text(PREPARE_TOGETHER)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*launch, *(tmp_path / name for name in ("prepare.py", "pairs.parquet", "plan", "cache"))]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert_same_plan(tmp_path / "plan", plan.folder)
+    assert sorted(line for line in result.stdout.splitlines() if line) == ["[50, 50, 40]", "[50, 50]"]
 
 
 @pytest.mark.parametrize("num_bytes", [1_000, 5_000])

@@ -1,5 +1,6 @@
 """The laws of the sampler, on plans with any sizes of domains and clusters."""
 
+import tracemalloc
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from cde_hf.batching import ClusteredBatchSampler, sentence_transformers_batch_sampler
+from cde_hf.batching import ClusteredBatchSampler, packing, sentence_transformers_batch_sampler
 
 
 @dataclass
@@ -158,6 +159,23 @@ def test_small_clusters_are_merged_in_the_order_of_the_plan_and_it_begins_elsewh
         merged.append({tuple(sorted(set(cluster_ids[batch]))) for batch in sampler})
         assert all((last - first) in (1, 19) for first, last in merged[-1])
     assert len(set(map(frozenset, merged))) == 2  # the first cluster is merged with the second or the last one
+
+
+def test_a_process_holds_its_own_batches_and_few_bytes_of_each_pair(monkeypatch):
+    monkeypatch.setattr(packing, "_BLOCK_SIZE", 10_000)
+    num_pairs, num_clusters = 400_000, 4_000
+    cluster_ids = np.random.default_rng(0).integers(0, num_clusters, num_pairs, dtype=np.int32)
+    cluster_domains = np.repeat(np.arange(4, dtype=np.int32), num_clusters // 4)
+    domains = ["a", "b", "c", "d"]
+    plan = Plan(cluster_domains[cluster_ids], cluster_ids, cluster_domains, np.zeros((num_clusters, 1)), domains)
+    tracemalloc.start()
+    try:
+        batches = iter(ClusteredBatchSampler(plan, 1000, num_processes=8, process_index=0))
+        next(batches)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 6 * num_pairs and peak < 20 * num_pairs
 
 
 def test_a_batch_larger_than_every_domain_is_refused(plan):

@@ -201,6 +201,27 @@ def _encode_with_a_context_from_the_cpu(model):
         return max(_distance(moved_with_the_model, expected), _distance(set_later, expected))
 
 
+def sentence_transformer_with_a_context_from_the_device():
+    """Distance of `encode` on the CPU, with a context that was made on the device, from `encode` with its own."""
+    from cde_hf import Context, get_context, set_context
+
+    distances = {}
+    for mode in MODES:
+        on_device, on_cpu = _make_sentence_transformer(mode), _make_sentence_transformer(mode)
+        set_context(on_cpu, CORPUS)
+        expected = on_cpu.encode(TEXTS, convert_to_tensor=True)
+        set_context(on_cpu, Context())
+        assert _distance(on_cpu.encode(TEXTS, convert_to_tensor=True), expected) > 1e-3
+        with CudaTwin():
+            on_device.to("cuda")
+            set_context(on_device, CORPUS)
+            set_context(on_cpu, get_context(on_device))
+            vectors = on_cpu.encode(TEXTS, convert_to_tensor=True)
+        assert vectors.device.type == "cpu"
+        distances[mode] = _distance(vectors, expected)
+    return distances
+
+
 def syncs_of_encode():
     """Our host syncs in `encode` of two batches and of four."""
     return {mode: _syncs_of_encode(mode) for mode in MODES}

@@ -52,6 +52,11 @@ def test_a_context_of_the_cpu_serves_a_sentence_transformer_on_the_gpu(run_on_cu
     assert max(distances.values()) < 1e-5, distances
 
 
+def test_a_context_of_the_gpu_serves_a_sentence_transformer_on_the_cpu(run_on_cuda_twin):
+    distances = run_on_cuda_twin("sentence_transformer_with_a_context_from_the_device")
+    assert max(distances.values()) < 1e-5, distances
+
+
 def test_encode_waits_for_the_device_at_most_once_per_batch(run_on_cuda_twin):
     for mode, counters in run_on_cuda_twin("syncs_of_encode").items():
         two, four = map(Counter, counters)

@@ -129,8 +129,8 @@ def test_sentences_end_at_the_marks_of_several_scripts(text, sentences):
 @pytest.mark.parametrize(
     ("corpus", "message"),
     [
-        (["A cat sleeps."], "at least two different documents, but the 1 of `pets` have one text. Give a larger"),
-        (["A cat."] * 5, "but the 5 of `pets` have one text. Give a larger corpus"),
+        (["A cat sleeps."], "at least two different documents, but `pets` has only one. Give a larger"),
+        (["A cat."] * 5, "but `pets` has only one, 5 times. Give a larger corpus"),
         (["", " "], "None of the 2 documents of `pets` has any text. Check its file"),
         (
             ["A cat sleeps.", "A dog barks."],

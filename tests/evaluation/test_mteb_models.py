@@ -3,13 +3,10 @@
 import sys
 from importlib.resources import files
 
-import mteb
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from mteb.abstasks import AbsTaskRetrieval
-from mteb.abstasks.task_metadata import TaskMetadata
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
@@ -18,6 +15,10 @@ from cde_hf.evaluation import evaluate
 from cde_hf.evaluation.mteb_models import make_model_meta
 from cde_hf.evaluation.systems import ContextualModelEmbedder
 
+
+mteb = pytest.importorskip("mteb")
+AbsTaskRetrieval = pytest.importorskip("mteb.abstasks").AbsTaskRetrieval
+TaskMetadata = pytest.importorskip("mteb.abstasks.task_metadata").TaskMetadata
 
 ANIMALS = ["cat", "dog", "whale", "owl", "ant", "bee", "cow", "eel", "fox", "hen", "pig", "rat"]
 CORPUS = {f"d{n}": f"The {animal} number {n} has a home" for n, animal in enumerate(ANIMALS)}

@@ -5,10 +5,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 
 from experiments import (
-    compare,
     contexts,
     frequencies,
     grid,
@@ -207,21 +205,6 @@ def test_the_summary_lists_what_was_run_and_nothing_else(tmp_path):
     assert "| [first](first.md) | claim of first | seen |" in page
     assert "second" not in page
     assert page.startswith("# Ours") and page.endswith("The end.\n")
-
-
-def test_the_comparison_follows_the_recipe(tmp_path):
-    recipe = yaml.safe_load(compare.RECIPE.read_text())
-    config = compare.read_recipe()
-    assert (config.steps, config.architecture) == (recipe["max_steps"], recipe["context_attention"])
-    assert [each.architecture for each in compare.runs()] == ["prefix", "soft_prompt", "biencoder"]
-    other = tmp_path / "other.yaml"
-    other.write_text(yaml.safe_dump({**recipe, "temperature": 0.1}))
-    with pytest.raises(ValueError, match="sets temperature to what"):
-        compare.read_recipe(other)
-    del recipe["max_steps"]
-    other.write_text(yaml.safe_dump(recipe))
-    with pytest.raises(ValueError, match="leaves max_steps to a default"):
-        compare.read_recipe(other)
 
 
 def test_the_help_lists_all_experiments_with_their_claims():

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from cde_hf.data import RetrievalSet, save_retrieval_set
-from experiments import contexts, drift, main_table
+from experiments import contexts, drift, main_table, own_pairs
 from experiments.__main__ import EXPERIMENTS
 from experiments.runner.experiment import Setting, write_page, write_results
 from experiments.runner.table import read_table
@@ -38,9 +38,9 @@ PLACES = [f"place{number}" for number in range(64)]
 def workspace(tmp_path_factory, module_pairs):
     """Training domains and retrieval sets under the names that the experiments ask for."""
     folder = tmp_path_factory.mktemp("quick")
-    for domain in (*main_table.DOMAINS[:2], "intents"):
+    for domain in (*main_table.DOMAINS[:2], "intents", *own_pairs.CASES.values()):
         module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
-    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2]}:
+    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2], *own_pairs.CASES}:
         corpus = {
             place: f"The road to {place} begins at the {name} gate. It ends at the old mill of {place}."
             for place in PLACES

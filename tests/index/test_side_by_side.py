@@ -68,6 +68,13 @@ def test_the_terms_and_the_dense_part_are_the_score(index, minilm):
     assert next(iter(hits[0].terms)) == "owl"
 
 
+def test_pieces_of_a_word_are_shown_as_the_word(minilm):
+    index = ContextualIndex.build(minilm, {"a": "The radiator gurgles.", "b": "The owl flies.", "c": "A dog barks."})
+    hits, _ = SideBySide(index).search("Radiator gurgles?", depth=1)
+    assert len(minilm.tokenizer.tokenize("Radiator gurgles")) > 4
+    assert set(hits[0].terms) == {"Radiator", "gurgles"}
+
+
 def test_changed_texts_and_new_documents_show_at_once(minilm, tmp_path):
     model = contextualize(minilm, None)
     for words in ("The cat snores.", "The cat eats fish."):

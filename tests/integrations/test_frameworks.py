@@ -76,13 +76,22 @@ def test_a_collection_refuses_another_context(model, corpus, chroma):
     for open_collection in (client.get_collection, client.get_or_create_collection):
         with pytest.raises(ValueError, match="Embedding function conflict: new: cde_hf-"):
             open_collection("animals", embedding_function=other)
-    collection.modify(configuration={"embedding_function": embeddings})
-    with pytest.raises(ValueError, match="incompatible types"):
-        collection.modify(configuration={"embedding_function": other})
     del embeddings, collection
     gc.collect()  # with what other tests made
     with pytest.raises(ValueError, match=r"with the context \w+ of the model \w+, but this process has no such"):
         client.get_collection("animals").query(query_texts=[QUESTION])
+
+
+def test_a_collection_is_modified_with_its_own_embeddings_only(model, corpus, chroma):
+    client = chromadb.HttpClient("127.0.0.1", chroma)
+    embeddings = CorpusEmbeddings(model)
+    other = CorpusEmbeddings(contextualize(model, list(corpus.values())[:3]))
+    collection = client.create_collection("modified", embedding_function=embeddings)
+    collection.modify(configuration={"embedding_function": embeddings})
+    assert client.get_collection("modified", embedding_function=embeddings).count() == 0
+    # Chroma's client compares them after the server has stored the others.
+    with pytest.raises(ValueError, match="incompatible types"):
+        collection.modify(configuration={"embedding_function": other})
 
 
 def test_postgresql_names_the_context(model_folder, model, corpus, corpus_file, tmp_path, run):

@@ -49,7 +49,9 @@ def embed(client, texts, **options):
 
 def test_200_concurrent_requests_all_get_their_answer(client, vectors):
     def ask(number):
-        return embed(client, TEXTS[number] if number % 2 else [TEXTS[number], TEXTS[-number]])
+        kind = "query" if number % 3 else "document"  # equal for texts with words of the corpus
+        texts = TEXTS[number] if number % 2 else [TEXTS[number], TEXTS[-number]]
+        return embed(client, texts, extra_body={"input_type": kind})
 
     with ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(ask, range(200)))
@@ -66,6 +68,12 @@ def test_the_forms_of_openai(client, model, vectors):
     np.testing.assert_allclose(embed(client, token_ids[0]), vectors[:1], atol=1e-5)
     short = vectors[:2, :100] / np.linalg.norm(vectors[:2, :100], axis=1, keepdims=True)
     np.testing.assert_allclose(embed(client, TEXTS[:2], dimensions=100), short, atol=1e-5)
+
+
+def test_the_tokens_of_all_texts_are_counted(client, model):
+    usage = client.embeddings.create(model="minilm@animals", input=[TEXTS[0], TEXTS[1] * 100]).usage
+    counted = model.tokenizer([TEXTS[0], TEXTS[1] * 100], truncation=False)["input_ids"]
+    assert usage.prompt_tokens == usage.total_tokens == sum(map(len, counted)) > model.max_seq_length
 
 
 def test_queries_and_documents_differ(client, model):

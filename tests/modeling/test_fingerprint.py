@@ -5,7 +5,8 @@ import torch
 from transformers import AutoTokenizer
 
 from cde_hf.modeling import context as context_module
-from cde_hf.modeling.context import Context, fingerprint, tokenizer_fingerprint
+from cde_hf.modeling.context import Context, fingerprint
+from cde_hf.modeling.frequency_pooling import tokenizer_fingerprint
 
 
 @torch.no_grad()

@@ -97,6 +97,23 @@ def test_no_file_of_a_checkpoint_names_a_folder_of_this_machine(minilm, tmp_path
     assert not [path for path in written if str(tmp_path).encode() in path.read_bytes()]
 
 
+def run_without_the_package(script, folder):
+    absent = """
+        import sys
+
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.split(".")[0] == "cde_hf":
+                    raise ModuleNotFoundError(name)
+
+        sys.meta_path.insert(0, Absent())
+    """
+    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "home"), "PATH": ""}
+    command = [sys.executable, "-c", textwrap.dedent(absent) + textwrap.dedent(script)]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_remote_code_works_where_the_package_is_absent(model, texts, context_documents, tmp_path):
     checkpoint = tmp_path / "checkpoint"
     model.save_pretrained(checkpoint)
@@ -108,17 +125,10 @@ def test_remote_code_works_where_the_package_is_absent(model, texts, context_doc
     context = {"context_input_ids": context_documents[0], "context_attention_mask": context_documents[1]}
     save_file({**inputs, **context}, tmp_path / "inputs.safetensors")
     script = """
-        import sys
         import torch
         from safetensors.torch import load_file, save_file
         from transformers import AutoModel
 
-        class Absent:
-            def find_spec(self, name, path=None, target=None):
-                if name.split(".")[0] == "cde_hf":
-                    raise ModuleNotFoundError(name)
-
-        sys.meta_path.insert(0, Absent())
         model, report = AutoModel.from_pretrained("checkpoint", trust_remote_code=True, output_loading_info=True)
         assert not any(report.values()), report
         assert type(model).__module__.startswith("transformers_modules")
@@ -134,10 +144,7 @@ def test_remote_code_works_where_the_package_is_absent(model, texts, context_doc
         model.save_pretrained("again")
         save_file({"context": context, "vectors": vectors, "texts": texts}, "outputs.safetensors")
     """
-    environment = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home"), "PATH": ""}
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
+    run_without_the_package(script, tmp_path)
     outputs = load_file(tmp_path / "outputs.safetensors")
     with torch.no_grad():
         expected = model.first_stage_model(*context_documents)
@@ -148,3 +155,20 @@ def test_remote_code_works_where_the_package_is_absent(model, texts, context_doc
     torch.testing.assert_close(outputs["texts"], expected, atol=1e-5, rtol=0)
     assert_equal_weights(model, CDEModel.from_pretrained(tmp_path / "again"))
     assert {path.name for path in checkpoint.glob("*.py")} == {path.name for path in (tmp_path / "again").glob("*.py")}
+
+
+def test_the_code_of_a_checkpoint_names_the_package_for_what_only_the_package_does(model, tmp_path, fixtures):
+    model.save_pretrained(tmp_path / "checkpoint")
+    shutil.copytree(fixtures / "cde-v1-tiny", tmp_path / "released")
+    script = """
+        from transformers import AutoModel
+
+        model = AutoModel.from_pretrained("checkpoint", trust_remote_code=True)
+        for load in (type(model).from_biencoder, type(model).from_pretrained):
+            try:
+                load("released")
+                raise AssertionError
+            except ImportError as error:
+                assert "the package. Install it: `pip install cde-hf`." in str(error), error
+    """
+    run_without_the_package(script, tmp_path)

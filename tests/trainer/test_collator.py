@@ -86,10 +86,14 @@ def test_the_surrogate_scores_a_batch_once(collate, filters, monkeypatch):
     assert len(reads) == 1
 
 
-def test_without_the_filter_nothing_is_left_out(collate):
+def test_without_the_filter_only_known_answers_are_left_out(collate):
     inputs = collate(filters=False)
-    assert "left_out" not in inputs
-    assert inputs["filtered_share"] == 0
+    pairs, rows = collate.pairs, inputs["rows"]
+    answers = {(pair["query"], pair["document"]) for pair in pairs}
+    left_out = inputs["left_out"][:, : len(rows)]
+    for place, query in enumerate(rows):
+        known = [(pairs[query]["query"], pairs[row]["document"]) in answers and row != query for row in rows]
+        assert left_out[place].tolist() == known
 
 
 def test_a_batch_of_one_pair_has_no_negatives(collate):

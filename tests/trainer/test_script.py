@@ -13,10 +13,10 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from cde_hf import CDEConfig, ContextualTrainingArguments, prepare_batch_plan, run_training
-from cde_hf import saving as hub
+from cde_hf import CDEConfig, ContextualTrainingArguments, model_names, prepare_batch_plan, run_training
 from cde_hf.saving import save_biencoder, save_checkpoint
-from cde_hf.trainer import find_last_checkpoint, script
+from cde_hf.trainer import find_last_checkpoint, script_arguments
+from cde_hf.trainer.script_arguments import ScriptArguments, TrainingArgumentParser
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -101,14 +101,14 @@ def test_an_encoder_in_a_subfolder_is_found(arguments, encoder, tmp_path, archit
 def test_the_data_must_be_named(arguments, tmp_path):
     for command_line in ([], ["--output_dir", "out"]):
         with pytest.raises(ValueError, match="There is nothing to train on. Give pairs: `--data pairs.jsonl"):
-            script.TrainingArgumentParser().parse(command_line)
+            TrainingArgumentParser().parse(command_line)
     (tmp_path / "run.yaml").write_text("data: [docstrings]\noutput_dir: out\n")
-    parsed, _ = script.TrainingArgumentParser().parse([str(tmp_path / "run.yaml"), "--use_cpu", "true"])
+    parsed, _ = TrainingArgumentParser().parse([str(tmp_path / "run.yaml"), "--use_cpu", "true"])
     assert parsed.data == ["docstrings"]
 
 
 def test_one_thing_has_one_default():
-    defaults = script.ScriptArguments
+    defaults = ScriptArguments
     assert defaults.frequency_scale == CDEConfig.frequency_scale
     assert defaults.cluster_size == inspect.signature(prepare_batch_plan).parameters["cluster_size"].default
 
@@ -138,11 +138,11 @@ def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_pa
     path = tmp_path / "run.yaml"
     path.write_text("temperature: 0.5\nmax_steps: 7\noutput_dir: elsewhere\n")
     command_line = [str(path), "--data", "docstrings", "--max_steps", "1", "--use_cpu", "true"]
-    _, args = script.TrainingArgumentParser().parse(command_line)
+    _, args = TrainingArgumentParser().parse(command_line)
     assert (args.temperature, args.max_steps, args.output_dir) == (0.5, 1, "elsewhere")
     path.write_text("temprature: 0.5\n")
     with pytest.raises(ValueError, match="The configuration has unknown arguments: temprature. See `--help`"):
-        script.TrainingArgumentParser().parse([str(path)])
+        TrainingArgumentParser().parse([str(path)])
 
 
 @pytest.mark.parametrize(
@@ -158,20 +158,20 @@ def test_a_file_of_arguments_is_overridden_by_the_command_line(arguments, tmp_pa
 def test_a_broken_file_of_arguments_is_named(tmp_path, content, message):
     (tmp_path / "run.yaml").write_text(content)
     with pytest.raises(ValueError, match=message):
-        script.TrainingArgumentParser().parse([str(tmp_path / "run.yaml")])
+        TrainingArgumentParser().parse([str(tmp_path / "run.yaml")])
 
 
 @pytest.mark.parametrize("content", ["- {sources: faq.jsonl}", "source: faq.jsonl", "3", ""])
 def test_a_broken_list_of_sources_is_named(tmp_path, content):
     (tmp_path / "sources.yaml").write_text(content)
     with pytest.raises(ValueError, match="`.*sources.yaml` must hold a list of sources, each with `source`"):
-        script._read_sources(str(tmp_path / "sources.yaml"), {})
+        script_arguments._read_sources(str(tmp_path / "sources.yaml"), {})
 
 
 def test_columns_are_named_as_in_prepare(tmp_path):
     (tmp_path / "faq.csv").write_text("question,answer\nWho barks?,A dog.\n")
     command_line = ["--data", str(tmp_path / "faq.csv"), "--columns", "query=question", "document=answer"]
-    parsed, _ = script.TrainingArgumentParser().parse([*command_line, "--output_dir", "out", "--use_cpu", "true"])
+    parsed, _ = TrainingArgumentParser().parse([*command_line, "--output_dir", "out", "--use_cpu", "true"])
     assert parsed.load_pairs(0)[:] == {"query": ["Who barks?"], "document": ["A dog."], "domain": ["faq"]}
     parsed.columns = ["question"]
     with pytest.raises(ValueError, match="`--columns` takes pairs such as query=question, got `question`"):
@@ -181,10 +181,10 @@ def test_columns_are_named_as_in_prepare(tmp_path):
 def test_learning_rates_by_name_come_as_json_or_as_a_mapping(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("data: [docstrings]\noutput_dir: out\nlearning_rate_mapping: {'^first': 5.0e-4}\n")
-    _, args = script.TrainingArgumentParser().parse([str(path), "--use_cpu", "true"])
+    _, args = TrainingArgumentParser().parse([str(path), "--use_cpu", "true"])
     assert args.learning_rate_mapping == {"^first": 5e-4}
     command_line = [str(path), "--use_cpu", "true", "--learning_rate_mapping", '{"^second": 1e-3}']
-    _, args = script.TrainingArgumentParser().parse(command_line)
+    _, args = TrainingArgumentParser().parse(command_line)
     assert args.learning_rate_mapping == {"^second": 1e-3}
 
 
@@ -196,11 +196,15 @@ def help_of(option, capsys):
 
 def test_help_groups_the_arguments(capsys):
     text = help_of("--help-all", capsys)
-    places = [text.index(f"\n{title}:") for title in (*script.ARGUMENT_GROUPS, "all other arguments of Training")[:-1]]
+    places = [
+        text.index(f"\n{title}:")
+        for title in (*script_arguments.ARGUMENT_GROUPS, "all other arguments of Training")[:-1]
+    ]
     assert places == sorted(places)
     assert "--temperature" in text[text.index("\nloss:") : text.index("\nbatches:")]
     assert "(default: None)" not in text
-    assert "(default: 0.02)" in text
+    assert "(default: chosen for pairs, model and machine)" in text
+    assert "(default: cluster)" in text
     assert "_" not in "".join(re.findall("^  --[^ ]*", text, re.MULTILINE))  # one spelling
 
 
@@ -208,16 +212,17 @@ def test_help_shows_twenty_arguments_and_how_to_see_the_rest(capsys):
     text = help_of("--help", capsys)
     options = re.findall("^  --([a-z0-9-]*)", text, re.MULTILINE)
     assert sorted(options) == sorted(
-        [*(name.replace("_", "-") for name in script.FIRST_ARGUMENTS), "help", "help-all"]
+        [*(name.replace("_", "-") for name in script_arguments.FIRST_ARGUMENTS), "help", "help-all"]
     )
-    assert len(script.FIRST_ARGUMENTS) == 20 and len(text.splitlines()) < 100
-    assert "example: cde-hf train --data pairs.jsonl --output-dir my-model" in text
+    assert len(script_arguments.FIRST_ARGUMENTS) == 20 and len(text.splitlines()) < 100
+    assert "example: cde-hf train --data pairs.jsonl --corpus corpus.jsonl --output-dir" in text
 
 
 def test_every_argument_of_ours_is_in_a_group():
-    grouped = {name for names in script.ARGUMENT_GROUPS.values() for name in names}
-    assert {*ContextualTrainingArguments.__annotations__, *script.ScriptArguments.__annotations__} - grouped == {
-        "per_device_eval_batch_size"
+    grouped = {name for names in script_arguments.ARGUMENT_GROUPS.values() for name in names}
+    assert {*ContextualTrainingArguments.__annotations__, *ScriptArguments.__annotations__} - grouped == {
+        "per_device_eval_batch_size",
+        "given",  # not an argument
     }
 
 
@@ -248,10 +253,10 @@ def test_mistakes_are_named_before_the_plan_is_made(arguments, tmp_path, mistake
 
 def test_unknown_arguments_and_broken_json_are_named(capsys):
     with pytest.raises(SystemExit):
-        script.TrainingArgumentParser().parse(["--data", "docstrings", "--use-cpu", "--dta", "pairs.jsonl"])
+        TrainingArgumentParser().parse(["--data", "docstrings", "--use-cpu", "--dta", "pairs.jsonl"])
     assert "unrecognized arguments: --dta pairs.jsonl (see --help-all)" in capsys.readouterr().err
     with pytest.raises(ValueError, match="`{` is not valid JSON .* Put it into single quotes"):
-        script.TrainingArgumentParser().parse(["--data", "docstrings", "--learning-rate-mapping", "{"])
+        TrainingArgumentParser().parse(["--data", "docstrings", "--learning-rate-mapping", "{"])
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -268,7 +273,7 @@ def test_a_recipe_runs_dry(arguments, encoder, tiny, tmp_path, recipe):
 
 
 def test_the_mixture_has_the_29_sets_of_the_paper():
-    sources = script._read_sources(str(EXAMPLES / "recipes" / "weakly_supervised_sources.yaml"), {})
+    sources = script_arguments._read_sources(str(EXAMPLES / "recipes" / "weakly_supervised_sources.yaml"), {})
     assert len({source.domain for source in sources}) == len(sources) == 29
 
 
@@ -285,7 +290,7 @@ def test_a_configuration_is_understood_by_accelerate(path):
 
 
 def test_minilm_needs_its_package(monkeypatch):
-    monkeypatch.setattr(hub, "files", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
+    monkeypatch.setattr(model_names, "files", lambda name: (_ for _ in ()).throw(ModuleNotFoundError(name)))
     with pytest.raises(ImportError, match="The model `minilm` needs a package: `pip install 'cde-hf.offline.'`"):
-        hub.model_path("minilm")
-    assert hub.model_path("some/name") == "some/name"
+        model_names.model_path("minilm")
+    assert model_names.model_path("some/name") == "some/name"

@@ -3,7 +3,7 @@
 from .batch_plan import BatchPlan
 from .clustering import KMeansSettings, cluster_pairs
 from .false_negatives import FalseNegativeFilter, surrogate_scores
-from .inspection import format_statistics, write_inspection_page
+from .inspection import format_batch, format_statistics, write_inspection_page
 from .preparation import prepare_batch_plan
 from .sampler import ClusteredBatchSampler, sentence_transformers_batch_sampler
 from .statistics import batch_statistics
@@ -19,6 +19,7 @@ __all__ = [
     "TfidfSurrogate",
     "batch_statistics",
     "cluster_pairs",
+    "format_batch",
     "format_statistics",
     "prepare_batch_plan",
     "sentence_transformers_batch_sampler",

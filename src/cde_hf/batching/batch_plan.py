@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import xxhash
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from ..files import FolderKind
 
 
-BATCH_PLAN = FolderKind("batch plan", 3, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
+BATCH_PLAN = FolderKind("batch plan", 4, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
 
 _NUM_CHECKED_ROWS = 1_000
 _BLOCK_SIZE = 10_000
@@ -92,6 +91,11 @@ class BatchPlan:
         return self._array("text_hashes")
 
     @cached_property
+    def answers(self) -> np.ndarray:
+        """Keys of all pairs ([`pair_keys`]) in ascending order, of shape `(num_pairs,)`."""
+        return self._array("answers")
+
+    @cached_property
     def filter_queries(self) -> np.ndarray:
         """Vectors of the queries for the filter, of shape `(num_pairs, dim)`."""
         return self._array(f"{self._filter_name}_queries")
@@ -165,21 +169,19 @@ def hash_text(text: str) -> int:
 
 def hash_pairs(dataset: Dataset) -> np.ndarray:
     """
-    Hashes all queries and documents.
+    Hashes queries and documents.
 
     Returns:
         `np.ndarray` of shape `(num_pairs, 2)`: Hash of the query and of the document of each pair.
     """
-    hashes = np.empty((len(dataset), 2), dtype=np.uint64)
-    columns = dataset.select_columns(["query", "document"])
-    for start in tqdm(
-        range(0, len(dataset), _BLOCK_SIZE), desc="Hash texts", unit="block", disable=len(dataset) < 100_000
-    ):
-        block = columns[start : start + _BLOCK_SIZE]
-        stop = start + len(block["query"])
-        hashes[start:stop, 0] = [hash_text(text) for text in block["query"]]
-        hashes[start:stop, 1] = [hash_text(text) for text in block["document"]]
-    return hashes
+    columns = dataset.select_columns(["query", "document"])[:]
+    hashes = [[hash_text(text) for text in columns[name]] for name in ("query", "document")]
+    return np.array(hashes, dtype=np.uint64).T
+
+
+def pair_keys(query_hashes: np.ndarray, document_hashes: np.ndarray) -> np.ndarray:
+    """Hashes pairs of a query and a document, given by the hashes of their texts."""
+    return query_hashes * np.uint64(0x9E3779B97F4A7C15) + document_hashes  # modulo 2 ** 64
 
 
 def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
@@ -191,13 +193,12 @@ def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
         and the hashes, of shape `(num_negatives,)`.
     """
     negatives = dataset.select_columns(["negatives"])
-    counts: list[int] = []
-    hashes: list[int] = []
+    counts, hashes = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
     for start in range(0, len(negatives), _BLOCK_SIZE):
-        for row in negatives[start : start + _BLOCK_SIZE]["negatives"]:
-            counts.append(len(row))
-            hashes.extend(hash_text(text) for text in row)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), np.array(hashes, dtype=np.uint64)
+        rows = negatives[start : start + _BLOCK_SIZE]["negatives"]
+        counts.append(np.array([len(row) for row in rows], dtype=np.int64))
+        hashes.append(np.array([hash_text(text) for row in rows for text in row], dtype=np.uint64))
+    return np.cumsum(np.concatenate(counts)), np.concatenate(hashes)
 
 
 def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> str:
@@ -208,4 +209,4 @@ def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> st
     return digest.hexdigest()
 
 
-__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs"]
+__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs", "pair_keys"]

@@ -106,13 +106,15 @@ def cluster_pairs(
     train = _train if num_clusters < _MIN_CLUSTERS_OF_TWO_LEVELS else _train_in_two_levels
     index, centroids = train(training_rows, num_clusters, settings)
     del training_rows
-    cluster_ids = np.empty(num_pairs, dtype=np.int32)
+    cluster_ids, sizes = np.empty(num_pairs, dtype=np.int32), np.zeros(len(centroids), dtype=np.int64)
     for start in range(0, num_pairs, _BLOCK_SIZE):
         block = rows[start : start + _BLOCK_SIZE]
         block_rows = _rows(documents[block], queries[block], spherical=settings.spherical)
-        cluster_ids[start : start + len(block)] = index.search(block_rows, 1)[1][:, 0]
-    found, found_ids = np.unique(cluster_ids, return_inverse=True)
-    return found_ids.astype(np.int32), centroids[found]
+        block_ids = index.search(block_rows, 1)[1][:, 0]
+        cluster_ids[start : start + len(block)] = block_ids
+        sizes += np.bincount(block_ids, minlength=len(centroids))
+    new_ids = np.cumsum(sizes > 0, dtype=np.int32) - 1  # without those that are empty
+    return new_ids[cluster_ids], centroids[sizes > 0]
 
 
 def num_training_pairs(num_pairs: int, num_clusters: int, settings: KMeansSettings) -> int:

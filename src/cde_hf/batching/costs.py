@@ -15,7 +15,7 @@ from .surrogates import Surrogate, TfidfSurrogate
 
 
 _NUM_SAMPLES = 256
-_BYTES_PER_PAIR = 2 * 8 + 4 + 4  # two hashes, domain, cluster
+_BYTES_PER_PAIR = 3 * 8 + 4 + 4  # two hashes and the hash of both, domain, cluster
 
 
 @dataclass(frozen=True)

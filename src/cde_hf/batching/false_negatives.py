@@ -2,8 +2,8 @@
 Finds the documents of a batch that probably answer a query too and must not count as its negatives.
 
 With the surrogate's score `f`, document `d'` is masked as a negative of the pair `(q, d)` if
-`f(q, d') >= f(q, d) + margin`. A document with the text of the positive, or of the positive of an equal query, is
-always masked. The positive itself never is.
+`f(q, d') >= f(q, d) + margin`. A document that the data set pairs with the query somewhere is always masked, such as
+the second answer of a query that has several. The positive itself never is.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .batch_plan import BatchPlan
+from .batch_plan import BatchPlan, pair_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,20 +59,35 @@ class FalseNegativeFilter:
         margin = self.margin if self.relative_margin is None else self.relative_margin * np.abs(positive_scores)
         # A text without a known word has a zero vector. Its score of exactly 0 with every text says nothing.
         is_false = (scores >= positive_scores + margin) & (positive_scores != 0)
-        is_false |= self._has_equal_text(rows, queries)
         is_false[positives] = False
-        return scores, is_false
+        return scores, is_false | self.known_answers(rows, queries)
 
-    def _has_equal_text(self, rows: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        """Whether a column has the text of a document of an equal query, such as the positive itself."""
+    def known_answers(self, rows: Sequence[int] | np.ndarray, queries: np.ndarray | None = None) -> np.ndarray:
+        """
+        Finds the documents of a batch that the data set pairs with a query, in this batch or elsewhere.
+
+        Args:
+            rows (`Sequence[int]` or `np.ndarray`):
+                Row numbers of the batch.
+            queries (`np.ndarray` of shape `(num_queries,)`, *optional*):
+                Places in `rows` of the queries to look at. Defaults to all.
+
+        Returns:
+            `np.ndarray` of shape `(num_queries, num_rows + num_negatives)`: `True` where a query has the document as
+            an answer, except its own positive.
+        """
+        rows = np.asarray(rows)
+        queries = np.arange(len(rows)) if queries is None else queries
         query_hashes, documents = self.plan.text_hashes[rows].T
-        places, columns = _negative_places(self.plan, rows), documents
+        places = _negative_places(self.plan, rows)
         negatives = self.plan.negative_hashes if places is not None else None
         if negatives is not None:
-            columns = np.concatenate([documents, negatives[places]])
-        is_equal_query = query_hashes[queries, None] == query_hashes
-        is_equal_document = documents[:, None] == columns
-        return (is_equal_query.astype(np.float32) @ is_equal_document.astype(np.float32)) > 0
+            documents = np.concatenate([documents, negatives[places]])
+        keys = pair_keys(query_hashes[queries, None], documents)
+        answers = self.plan.answers
+        found = answers[np.minimum(np.searchsorted(answers, keys), len(answers) - 1)] == keys
+        found[np.arange(len(queries)), queries] = False
+        return found
 
 
 def surrogate_scores(plan: BatchPlan, rows: np.ndarray, queries: np.ndarray | None = None) -> np.ndarray:

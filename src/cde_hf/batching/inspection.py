@@ -12,10 +12,12 @@ from datasets import Dataset
 from ..files import write_text
 from .batch_plan import BatchPlan
 from .false_negatives import FalseNegativeFilter
+from .sampler import ClusteredBatchSampler
 from .statistics import hardness_by_cluster_size
 
 
 _MAX_CHARACTERS = 300
+_BATCH_SIZE = 64
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2430; }
@@ -29,9 +31,9 @@ details { margin: .5rem 0; } summary { cursor: pointer; } p.note { color: #4a556
 
 def collect_samples(
     plan: BatchPlan, dataset: Dataset, *, num_clusters: int = 12, num_pairs: int = 6, seed: int = 0
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, Any]:
     """
-    Samples clusters and filtered negatives of a plan, for a person to judge.
+    Samples clusters, a batch and filtered negatives of a plan, for a person to judge.
 
     Args:
         plan (`BatchPlan`):
@@ -46,8 +48,9 @@ def collect_samples(
             Random seed.
 
     Returns:
-        `dict`: `clusters` has the domain, size and text pairs of each cluster. `filtered` has the query, its positive,
-        the filtered document, and the scores of both.
+        `dict`: `clusters` has the domain, size and text pairs of each cluster. `batch` has its size, and some queries,
+        each with its positive, its hardest negative, the scores of both, and how many documents the filter removes.
+        `filtered` has the query, its positive, the filtered document, and the scores of both.
     """
     generator = np.random.default_rng(seed)
     sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
@@ -61,7 +64,29 @@ def collect_samples(
         domain = plan.domains[plan.cluster_domains[cluster]]
         clusters.append({"domain": domain, "size": int(sizes[cluster]), "pairs": texts})
         filtered.extend(_filtered(plan, dataset, generator.permutation(members)[:64], domain))
-    return {"clusters": clusters, "filtered": filtered}
+    return {"clusters": clusters, "batch": _sample_batch(plan, dataset, num_pairs, seed), "filtered": filtered}
+
+
+def _sample_batch(plan: BatchPlan, dataset: Dataset, num_pairs: int, seed: int) -> dict[str, Any]:
+    """Some queries of a batch, as a training sees them."""
+    size = min(_BATCH_SIZE, int(np.bincount(plan.domain_ids).max()))
+    rows = np.asarray(next(iter(ClusteredBatchSampler(plan, size, seed=seed))))
+    scores, is_false = (part[:, :size] for part in FalseNegativeFilter(plan)(rows))
+    negatives = np.where(is_false | np.eye(size, dtype=bool), -np.inf, scores)
+    queries = []
+    for place in range(min(num_pairs, size)):
+        hardest = int(negatives[place].argmax())
+        if np.isfinite(negatives[place, hardest]):
+            negative = {
+                "hardest": _pair(dataset, rows[hardest])["document"],
+                "hardest_score": round(float(scores[place, hardest]), 3),
+            }
+        else:
+            negative = {"hardest": "", "hardest_score": 0.0}
+        score = round(float(scores[place, place]), 3)
+        found = {**_pair(dataset, rows[place]), "score": score, **negative, "num_filtered": int(is_false[place].sum())}
+        queries.append(found)
+    return {"size": size, "queries": queries}
 
 
 def _filtered(plan: BatchPlan, dataset: Dataset, rows: np.ndarray, domain: str) -> list[dict[str, Any]]:
@@ -106,6 +131,7 @@ def write_inspection_page(plan: BatchPlan, path: str | Path) -> None:
         _hardness(plan),
         _filtered_share(plan),
         _sample_clusters(samples["clusters"]),
+        _batch(samples["batch"]),
         _filtered_negatives(samples["filtered"]),
     ]
     page = (
@@ -134,6 +160,26 @@ def format_statistics(plan: BatchPlan) -> str:
             f"{entry['filtered_share']:>8.1%}"
         )
     return "\n".join(lines)
+
+
+def format_batch(plan: BatchPlan, *, num_queries: int = 3, width: int = 100) -> str:
+    """Formats some queries of a batch for the terminal, with what a training takes for wrong answers."""
+    batch = json.loads((plan.folder / "samples.json").read_text(encoding="utf-8"))["batch"]
+    lines = [f"In a batch of {batch['size']} pairs (surrogate scores in brackets):"]
+    for entry in batch["queries"][:num_queries]:
+        lines += [
+            "",
+            f"  query             {_one_line(entry['query'], width)}",
+            f"  its document      {_one_line(entry['document'], width)} ({entry['score']})",
+            f"  hardest negative  {_one_line(entry['hardest'], width)} ({entry['hardest_score']})",
+            f"  filtered          {entry['num_filtered']} documents",
+        ]
+    return "\n".join(lines)
+
+
+def _one_line(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[:width]}…"
 
 
 def _overview(plan: BatchPlan) -> str:
@@ -205,6 +251,24 @@ def _sample_clusters(clusters: list[dict[str, Any]]) -> str:
     return "".join(parts)
 
 
+def _batch(batch: dict[str, Any]) -> str:
+    rows = [
+        (
+            entry["query"],
+            f"{entry['document']} ({entry['score']})",
+            f"{entry['hardest']} ({entry['hardest_score']})",
+            entry["num_filtered"],
+        )
+        for entry in batch["queries"]
+    ]
+    return (
+        f"<h2>In a batch</h2><p class='note'>Some queries of a batch of {_text(batch['size'])} pairs, each with the "
+        "most similar document that counts as wrong. Is it wrong? Surrogate scores in brackets, and the number of "
+        "documents that the filter removes.</p>"
+        + _table(("Query", "Its document", "Hardest negative", "Filtered"), rows)
+    )
+
+
 def _filtered_negatives(filtered: list[dict[str, Any]]) -> str:
     rows = [
         (entry["query"], f"{entry['document']} ({entry['score']})", f"{entry['left_out']} ({entry['left_out_score']})")
@@ -247,4 +311,4 @@ def _text(value: object) -> str:
     return html.escape(str(value))
 
 
-__all__ = ["collect_samples", "format_statistics", "write_inspection_page"]
+__all__ = ["collect_samples", "format_batch", "format_statistics", "write_inspection_page"]

@@ -14,6 +14,7 @@ import numpy as np
 
 _MAX_GREEDY = 2_000
 _ITERATIONS = 10
+_BLOCK_SIZE = 1 << 17  # rows
 
 
 def pack_batches(
@@ -35,20 +36,59 @@ def pack_batches(
     Returns:
         `np.ndarray` of shape `(num_rows // batch_size, batch_size)`: Row numbers.
     """
-    num_rows = len(cluster_ids)
-    shuffled = generator.permutation(num_rows)
-    rows = shuffled[np.argsort(cluster_ids[shuffled], kind="stable")]  # cluster by cluster, shuffled inside
-    sizes = np.bincount(cluster_ids, minlength=len(cluster_order))
-    place_in_cluster = np.arange(num_rows) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    fills_batch = place_in_cluster < np.repeat(sizes // batch_size * batch_size, sizes)
-    left = rows[~fills_batch]
+    num_rows, num_clusters = len(cluster_ids), len(cluster_order)
+    shuffled = np.arange(num_rows, dtype=_smallest_type(num_rows))
+    generator.shuffle(shuffled)
+    order, starts = group_rows(cluster_ids[shuffled], num_clusters)
+    rows = shuffled[order]  # cluster by cluster, shuffled inside
+    del shuffled, order
+    sizes = np.diff(starts)
+    num_full = sizes // batch_size * batch_size
+    fills_batch = np.repeat(np.tile([True, False], num_clusters), np.stack([num_full, sizes - num_full], 1).ravel())
+    full, left = rows[fills_batch], rows[~fills_batch]
+    del rows, fills_batch
     num_lost = len(left) % batch_size
     if num_lost:
         left = np.delete(left, generator.choice(len(left), num_lost, replace=False))
-    place_in_order = np.empty(len(cluster_order), dtype=np.int64)
-    place_in_order[cluster_order] = np.arange(len(cluster_order))
-    left = left[np.argsort(place_in_order[cluster_ids[left]], kind="stable")]
-    return np.concatenate([rows[fills_batch], left]).reshape(-1, batch_size)
+    place_in_order = np.empty(num_clusters, dtype=_smallest_type(num_clusters))
+    place_in_order[cluster_order] = np.arange(num_clusters)
+    left = left[group_rows(place_in_order[cluster_ids[left]], num_clusters)[0]]
+    return np.concatenate([full, left]).reshape(-1, batch_size)
+
+
+def group_rows(group_ids: np.ndarray, num_groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """
+    Sorts rows by their group, block by block, so that little more than the result is in memory.
+
+    Args:
+        group_ids (`np.ndarray` of shape `(num_rows,)`):
+            Group of each row. It may be memory-mapped.
+        num_groups (`int`):
+            Number of groups.
+
+    Returns:
+        `tuple[np.ndarray, np.ndarray]`: The row numbers, group by group and in ascending order inside, and where each
+        group starts, of shape `(num_groups + 1,)`.
+    """
+    num_rows = len(group_ids)
+    blocks = [slice(start, start + _BLOCK_SIZE) for start in range(0, num_rows, _BLOCK_SIZE)]
+    starts = np.zeros(num_groups + 1, dtype=np.int64)
+    for block in blocks:
+        starts[1:] += np.bincount(group_ids[block], minlength=num_groups)
+    starts = np.cumsum(starts)
+    order, places = np.empty(num_rows, dtype=_smallest_type(num_rows)), starts[:-1].copy()
+    for block in blocks:
+        in_block = np.argsort(group_ids[block], kind="stable")
+        counts = np.bincount(group_ids[block], minlength=num_groups)
+        offsets = np.repeat(places - (np.cumsum(counts) - counts), counts)
+        order[offsets + np.arange(len(in_block))] = in_block + block.start
+        places += counts
+    return order, starts
+
+
+def _smallest_type(num_rows: int) -> type[np.signedinteger]:
+    """The type of row numbers that takes least memory."""
+    return np.int32 if num_rows <= np.iinfo(np.int32).max else np.int64
 
 
 def nearest_neighbour_order(centroids: np.ndarray) -> np.ndarray:
@@ -96,4 +136,4 @@ def _greedy_order(vectors: np.ndarray, start: np.ndarray) -> np.ndarray:
     return order
 
 
-__all__ = ["nearest_neighbour_order", "pack_batches"]
+__all__ = ["group_rows", "nearest_neighbour_order", "pack_batches"]

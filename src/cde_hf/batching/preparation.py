@@ -1,13 +1,14 @@
 """
 Makes a batch plan in steps that can be interrupted at any time:
 
-1. Hash the texts and number the domains.
+1. Hash the texts, shard by shard, on all processes, and number the domains.
 2. Encode queries, documents and hard negatives with the surrogates, shard by shard, on all processes.
 3. Cluster the pairs of each domain, and number its clusters so that neighbours have neighbouring numbers.
 4. Measure how hard the batches are, write the manifest, and move the files to their place.
 
 Everything is written to a hidden folder inside of the folder of the plan. A second run with the same data and settings
-resumes after the last complete shard or domain. A run with other data or settings starts over.
+resumes after the last complete shard or domain. A run with other data or settings starts over. No process holds the
+texts, hashes or vectors of all pairs in memory.
 """
 
 import json
@@ -26,12 +27,12 @@ from transformers.utils import logging
 from ..data import check_pairs
 from ..files import atomic_file, write_text
 from ..processes import process_state
-from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs
+from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs, pair_keys
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
-from .packing import nearest_neighbour_order
+from .packing import group_rows, nearest_neighbour_order
 from .statistics import plan_statistics
-from .surrogates import Side, Surrogate, TfidfSurrogate, write_vectors
+from .surrogates import Side, Surrogate, TfidfSurrogate, open_rows, write_rows, write_vectors
 
 
 logger = logging.get_logger(__name__)
@@ -40,6 +41,8 @@ DEFAULT_CLUSTER_SIZE = 256
 
 _WORK = ".cde-hf.unfinished"
 _IDENTITY = "identity.json"
+_HASHES = "text_hashes.npy"
+_HASHED_AT_ONCE = 1 << 16
 
 
 def prepare_batch_plan(
@@ -83,7 +86,12 @@ def prepare_batch_plan(
     clustering = clustering or KMeansSettings()
     folder = Path(folder)
     state = process_state()
+    work = folder / _WORK
     with BATCH_PLAN.locked(folder) if state.is_main_process else nullcontext():
+        if state.is_main_process:
+            work.mkdir(exist_ok=True)
+        state.wait_for_everyone()
+        _hash_texts(dataset, work / _HASHES)
         if state.is_main_process:
             settings = {
                 "surrogate": surrogate.description,
@@ -94,7 +102,6 @@ def prepare_batch_plan(
             }
             _begin(dataset, folder, settings)
         state.wait_for_everyone()
-        work = folder / _WORK
         is_published, is_complete = BATCH_PLAN.is_in(folder), BATCH_PLAN.is_in(work)
         state.wait_for_everyone()  # all processes check before the main process continues
         if not is_published:
@@ -110,10 +117,26 @@ def prepare_batch_plan(
     return BatchPlan.load(folder)
 
 
+def _hash_texts(dataset: Dataset, path: Path) -> None:
+    """Hashes all texts again, even if a run is resumed: they may have changed."""
+    state = process_state()
+    num_pairs = len(dataset)
+    with state.main_process_first():
+        hashes = open_rows(path, (num_pairs, 2), "uint64")
+    step = state.num_processes * _HASHED_AT_ONCE
+    starts = range(state.process_index * _HASHED_AT_ONCE, num_pairs, step)
+    is_shown = state.is_main_process and num_pairs > _HASHED_AT_ONCE
+    for start in tqdm(starts, desc="Hash texts", unit="shard", disable=not is_shown):
+        rows = range(start, min(start + _HASHED_AT_ONCE, num_pairs))
+        write_rows(path, hashes, start, hash_pairs(dataset.select(rows)))
+    state.wait_for_everyone()
+
+
 def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
-    """Hashes the data, checks that a plan in the folder is the same one, and opens the folder to work in."""
+    """Checks that a plan in the folder is of the same data and settings, or prepares the folder to work in."""
+    work = folder / _WORK
     domains, domain_ids = number_domains(dataset)
-    arrays = {"domain_ids": domain_ids, "text_hashes": hash_pairs(dataset)}
+    arrays = {"domain_ids": domain_ids, "text_hashes": np.load(work / _HASHES, mmap_mode="r")}
     if "negatives" in dataset.column_names:
         arrays["negative_offsets"], arrays["negative_hashes"] = hash_negatives(dataset)
     identity = {
@@ -123,12 +146,16 @@ def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
         "has_negatives": "negatives" in dataset.column_names,
         **settings,
     }
+    hashes = arrays.pop("text_hashes")  # they are in the folder
     if BATCH_PLAN.is_in(folder):
+        shutil.rmtree(work)
         _check_plan(BatchPlan.load(folder, verify=True), identity)
         return
-    _open_work_folder(folder / _WORK, identity)
+    _resume_or_start_over(work, identity)
+    arrays["answers"] = pair_keys(*hashes.T)
+    arrays["answers"].sort()
     for name, array in arrays.items():
-        _save(folder / _WORK / f"{name}.npy", array)
+        _save(work / f"{name}.npy", array)
 
 
 def _check_plan(plan: BatchPlan, identity: dict[str, Any]) -> None:
@@ -142,16 +169,19 @@ def _check_plan(plan: BatchPlan, identity: dict[str, Any]) -> None:
     logger.info(f"`{plan.folder}` already holds this batch plan.")
 
 
-def _open_work_folder(work: Path, identity: dict[str, Any]) -> None:
-    text = json.dumps(identity, indent=2)
-    if work.exists():
-        if (work / _IDENTITY).exists() and (work / _IDENTITY).read_text(encoding="utf-8") == text:
+def _resume_or_start_over(work: Path, identity: dict[str, Any]) -> None:
+    """Empties the folder, but for the hashes, if it was started with other data or settings."""
+    text, path = json.dumps(identity, indent=2), work / _IDENTITY
+    if path.exists():
+        if path.read_text(encoding="utf-8") == text:
             logger.info(f"Resuming the unfinished plan `{work}`.")
             return
         logger.warning(f"`{work}` was started with other data or settings: starting over.")
-        shutil.rmtree(work)
-    work.mkdir()
-    write_text(work / _IDENTITY, text)
+        path.unlink()  # first, so that nobody resumes a folder that is half empty
+    for other in work.iterdir():
+        if other.name != _HASHES:
+            other.unlink()
+    write_text(path, text)
 
 
 def number_domains(dataset: Dataset) -> tuple[list[str], np.ndarray]:
@@ -203,7 +233,7 @@ def _encode(
             surrogate,
             lambda start, stop: [text for row in negatives[start:stop]["negatives"] for text in row],
             work / f"{name}_negatives.npy",
-            offsets=np.load(work / "negative_offsets.npy"),
+            offsets=np.load(work / "negative_offsets.npy", mmap_mode="r"),
             side="document",
             dtype=dtype,
         )
@@ -233,15 +263,14 @@ def _sample_texts(dataset: Dataset, num_texts: int) -> list[str]:
 
 
 def _cluster_domains(work: Path, cluster_size: int, clustering: KMeansSettings) -> None:
-    domain_ids = np.load(work / "domain_ids.npy")
+    domain_ids = np.load(work / "domain_ids.npy", mmap_mode="r")
     queries = np.load(work / "clustering_queries.npy", mmap_mode="r")
     documents = np.load(work / "clustering_documents.npy", mmap_mode="r")
-    order = np.argsort(domain_ids, kind="stable")
-    ends = np.cumsum(np.bincount(domain_ids))
+    order, starts = group_rows(domain_ids, int(domain_ids.max()) + 1)
     cluster_ids = np.empty(len(domain_ids), dtype=np.int32)
     centroids: list[np.ndarray] = []
     num_clusters = 0
-    rows_of_domains = np.split(order, ends[:-1])
+    rows_of_domains = np.split(order, starts[1:-1])
     for domain, rows in enumerate(tqdm(rows_of_domains, desc="Cluster domains", unit="domain")):
         ids_path = work / f"domain_clusters_{domain}_ids.npy"
         centroids_path = work / f"domain_clusters_{domain}_centroids.npy"

@@ -11,7 +11,7 @@ from transformers.utils import logging
 from ..data import check_counts, check_seed
 from ..processes import process_state
 from .batch_plan import BatchPlan
-from .packing import pack_batches
+from .packing import group_rows, pack_batches
 
 
 logger = logging.get_logger(__name__)
@@ -103,33 +103,40 @@ class ClusteredBatchSampler(BatchSampler):
         return num_rounds if self.process_index is not None else num_rounds * self.num_processes
 
     def __iter__(self) -> Iterator[list[int]]:
-        batches = np.concatenate([self._pack_domain(domain) for domain in range(len(self._domain_rows))])
-        order = self._generator(len(self._domain_rows)).permutation(len(batches))
+        counts = [len(rows) // self.batch_size for rows in self._domain_rows]
+        order = self._generator(len(counts)).permutation(sum(counts))
         order = order[: len(order) // self.num_processes * self.num_processes]
         if self.process_index is not None:
             order = order[self.process_index :: self.num_processes]
-        for index in order:
-            yield batches[index].tolist()
+        # The batches of other processes are dropped domain by domain.
+        batches = np.empty((len(order), self.batch_size), dtype=self._domain_rows[0].dtype)
+        first = 0
+        for domain, count in enumerate(counts):
+            places = np.flatnonzero((first <= order) & (order < first + count))
+            batches[places] = self._pack_domain(domain)[order[places] - first]
+            first += count
+        for batch in batches:
+            yield batch.tolist()
 
     def _generator(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, stream + 1])  # a last 0 would change nothing
 
     def _group_by_domain(self) -> list[np.ndarray]:
-        if self.grouping == "random":
-            return [np.arange(len(self.plan))]
-        order = np.argsort(self.plan.domain_ids, kind="stable")
-        sizes = np.bincount(self.plan.domain_ids, minlength=len(self.plan.domains))
-        return np.split(order, np.cumsum(sizes)[:-1])
+        one_domain = self.grouping == "random"
+        ids = np.zeros(len(self.plan), dtype=np.int8) if one_domain else self.plan.domain_ids
+        order, starts = group_rows(ids, 1 if one_domain else len(self.plan.domains))
+        return np.split(order, starts[1:-1])
 
     def _pack_domain(self, domain: int) -> np.ndarray:
         rows = self._domain_rows[domain]
         generator = self._generator(domain)
         if self.grouping == "cluster":
             clusters = np.flatnonzero(self.plan.cluster_domains == domain)
-            cluster_ids = np.searchsorted(clusters, self.plan.cluster_ids[rows])
+            cluster_ids = self.plan.cluster_ids[rows]
+            cluster_ids -= clusters[0].astype(cluster_ids.dtype)  # a domain's clusters have successive numbers
             cluster_order = self._order_clusters(len(clusters), generator)
         else:
-            cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int64), np.zeros(1, dtype=np.int64)
+            cluster_ids, cluster_order = np.zeros(len(rows), dtype=np.int8), np.zeros(1, dtype=np.int64)
         packed = pack_batches(cluster_ids, self.batch_size, cluster_order=cluster_order, generator=generator)
         return rows[packed]
 

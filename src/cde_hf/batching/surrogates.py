@@ -185,7 +185,7 @@ def write_vectors(
     num_rows = len(offsets) - 1
     shape = (int(offsets[-1]), surrogate.dim)
     with state.main_process_first():
-        vectors = _open(path, shape, dtype)
+        vectors = open_rows(path, shape, dtype)
     starts = range(state.process_index * SHARD_SIZE, num_rows, state.num_processes * SHARD_SIZE)
     left = [start for start in starts if not _marker(path, start).exists()]
     for start in tqdm(left, desc=f"Encode {path.stem}", unit="shard", disable=not state.is_main_process):
@@ -193,28 +193,32 @@ def write_vectors(
         texts = read_texts(start, stop)
         if texts:
             rows = _checked(surrogate.encode(texts, side), len(texts), surrogate).astype(dtype)
-            # Not through the memory map: a full disk would end the process with a signal.
-            with explained_full_disk(path), path.open("r+b") as file:
-                file.seek(vectors.offset + int(offsets[start]) * surrogate.dim * rows.itemsize)
-                file.write(rows.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
+            write_rows(path, vectors, int(offsets[start]), rows)
         _marker(path, start).touch()
     state.wait_for_everyone()
 
 
-def _open(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
-    if path.exists():
-        try:
-            vectors = np.load(path, mmap_mode="r")
-            if vectors.shape == shape and vectors.dtype == dtype:
-                return vectors
-        except (ValueError, EOFError):
-            pass  # interrupted while it was created, so no shard is complete
-        for marker in path.parent.glob(f"{path.stem}.*.done"):
-            marker.unlink()
+def open_rows(path: Path, shape: tuple[int, int], dtype: str) -> np.memmap:
+    """Opens an array that is written in shards, or makes one without a complete shard."""
+    try:
+        rows = np.load(path, mmap_mode="r")
+        if rows.shape == shape and rows.dtype == dtype:
+            return rows
+    except (FileNotFoundError, ValueError, EOFError):
+        pass  # missing, or interrupted while it was created
+    for marker in path.parent.glob(f"{path.stem}.*.done"):
+        marker.unlink()
     with explained_full_disk(path):
         return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def write_rows(path: Path, array: np.memmap, start: int, rows: np.ndarray) -> None:
+    """Writes rows to the disk. Not through the memory map: a full disk would end the process with a signal."""
+    with explained_full_disk(path), path.open("r+b") as file:
+        file.seek(array.offset + start * array.strides[0])
+        file.write(rows.tobytes())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _marker(path: Path, start: int) -> Path:
@@ -230,4 +234,12 @@ def _checked(vectors: np.ndarray, num_texts: int, surrogate: Surrogate) -> np.nd
     return vectors
 
 
-__all__ = ["SentenceTransformerSurrogate", "Side", "Surrogate", "TfidfSurrogate", "write_vectors"]
+__all__ = [
+    "SentenceTransformerSurrogate",
+    "Side",
+    "Surrogate",
+    "TfidfSurrogate",
+    "open_rows",
+    "write_rows",
+    "write_vectors",
+]

@@ -54,13 +54,13 @@ def prepare(args: argparse.Namespace) -> None:
 def inspect(args: argparse.Namespace) -> None:
     """Prints the statistics of a batch plan and writes a page about it."""
     from .. import BatchPlan
-    from ..batching import format_statistics, write_inspection_page
+    from ..batching import format_batch, format_statistics, write_inspection_page
 
     page = args.html or args.plan.with_suffix(".html")
     refuse_older(page, args, exists=page.exists() and "<title>Batch plan" not in page.read_text(errors="replace"))
     plan = BatchPlan.load(args.plan, verify=args.verify)
     write_inspection_page(plan, page)
-    say(format_statistics(plan))
+    say(f"{format_statistics(plan)}\n\n{format_batch(plan)}")
     say(f"\nWrote {page}: open it in a browser.")
 
 
@@ -77,7 +77,7 @@ def _format_costs(costs: "PlanCosts") -> str:
 
 def _surrogate(name: str, args: argparse.Namespace) -> "TfidfSurrogate | SentenceTransformerSurrogate":
     from .. import SentenceTransformerSurrogate, TfidfSurrogate, model_path
-    from ..saving import named_model
+    from ..model_names import named_model
 
     if name == "tfidf":
         return TfidfSurrogate(dim=args.surrogate_dim, seed=args.seed)
@@ -129,11 +129,13 @@ def add_inspect(commands: argparse._SubParsersAction) -> None:
     command = commands.add_parser(
         "inspect",
         help="show the contents of a batch plan",
-        description="Prints the statistics of a batch plan and writes one HTML page with cluster sizes, hardness, "
-        "filtered negatives, and sample clusters with their texts.",
+        description="Prints the statistics of a batch plan and some queries of a batch, and writes one HTML page with "
+        "cluster sizes, hardness, filtered negatives, and sample clusters with their texts.",
         epilog="example: cde-hf inspect plan --html plan.html",
     )
-    command.add_argument("plan", metavar="PLAN", type=Path, help="folder of the batch plan")
+    command.add_argument(
+        "plan", metavar="PLAN", type=Path, help="folder of the batch plan, such as OUTPUT_DIR/plan of a training"
+    )
     command.add_argument("--verify", action="store_true", help="compare the hashes of all files, not only their sizes")
     command.add_argument("--html", type=Path, help="page to write (default: PLAN.html)")
     add_overwrite_argument(command)

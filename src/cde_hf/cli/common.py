@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 CORPUS_HELP = (
-    "table (JSONL, JSON, CSV, TSV, Parquet), text file (a document a line), folder of tables or text files, or of a "
-    "retrieval set, or Hub name"
+    "table (JSONL, JSON, CSV, TSV, Parquet), text file (one document per line), folder of tables or text files, "
+    "folder of a retrieval set, or Hub name"
 )
 MODEL_HELP = "a sentence-transformers model by folder or Hub name; `minilm` needs no download"
 
@@ -65,7 +65,7 @@ def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     from .. import model_path
-    from ..saving import named_model
+    from ..model_names import named_model
 
     try:
         with named_model(name):
@@ -113,7 +113,7 @@ def refuse_older(path: Path, args: argparse.Namespace, *, exists: bool) -> None:
 
 def add_overwrite_argument(command: argparse._ActionsContainer) -> None:
     """Adds the option of all commands that could replace what an earlier run wrote."""
-    command.add_argument("--overwrite", action="store_true", help="replace what an earlier run wrote there")
+    command.add_argument("--overwrite", action="store_true", help="replace the output of an earlier run")
 
 
 def add_trust_argument(command: argparse._ActionsContainer) -> None:

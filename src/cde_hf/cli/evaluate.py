@@ -35,13 +35,8 @@ def evaluate(args: argparse.Namespace) -> None:
     from .. import load_retrieval_set
     from ..data import load_documents, parse_columns, pseudo_retrieval_set
     from ..evaluation import CONTEXTS
-    from ..evaluation.metrics import METRICS
 
-    unknown = [metric for metric in args.metrics if metric not in METRICS]
-    if unknown:
-        raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
-    if args.json is not None:
-        refuse_older(args.json, args, exists=args.json.exists())
+    _check_arguments(args)
     columns = parse_columns(args.columns)
     retrieval_sets = [load_retrieval_set(source, columns=columns) for source in args.data]
     proxies = [
@@ -69,15 +64,34 @@ def evaluate(args: argparse.Namespace) -> None:
         say(_describe_proxies(proxies))
     for metric in args.metrics:
         say(evaluation.to_markdown(metric, baseline=baselines))
-    say("* differs significantly (paired randomisation test, p < 0.05). On the mean of the sets:")
-    for row, baseline in baselines.items():
-        if row != baseline:
-            comparison = evaluation.compare(baseline, row, metric=args.metrics[0])
-            say(f"{row} - {baseline}: {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})")
+    compared = {row: baseline for row, baseline in baselines.items() if row != baseline}
+    if compared:
+        say("* differs significantly (paired randomisation test, p < 0.05). On the mean of the sets:")
+    for row, baseline in compared.items():
+        comparison = evaluation.compare(baseline, row, metric=args.metrics[0])
+        say(f"{row} - {baseline}: {100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g})")
     if args.json is not None:
         say(f"Wrote {args.json}: `cde-hf push ... --scores {args.json}` puts the scores into a model card.")
     if proxies:
         say(effect_of_context(evaluation, Path(args.model).name, args.metrics[0]))
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    """Refuses what can be refused before anything is read or encoded."""
+    from ..evaluation.metrics import METRICS, check_scorer
+
+    check_scorer()
+    unknown = [metric for metric in args.metrics if metric not in METRICS]
+    if unknown:
+        raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
+    strange = [context for context in args.context or () if context in ("foreign", "random")]
+    if strange and len(args.data) + len(args.corpus) < 2:
+        raise ValueError(
+            f"A {strange[0]} context comes from another retrieval set, but there is only one. Give a second set, or "
+            f"leave `{strange[0]}` out of `--context`."
+        )
+    if args.json is not None:
+        refuse_older(args.json, args, exists=args.json.exists())
 
 
 def _describe_proxies(proxies: Sequence["PseudoRetrievalSet"]) -> str:
@@ -168,11 +182,11 @@ def add_evaluate(commands: argparse._SubParsersAction) -> None:
     """Adds the command `evaluate`."""
     command = commands.add_parser(
         "evaluate",
-        help="score models on retrieval sets",
-        description="Scores BM25 and models on retrieval sets in BEIR layout. Contextual models get documents of the "
-        "set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
-        "model is also whitened, and contextualized, with the same documents. Without labels, --corpus makes queries "
-        "from the documents.",
+        help="score models on retrieval sets, or on a corpus without labels",
+        description="Scores BM25 and models on retrieval sets in BEIR layout. A contextual model gets documents of "
+        "the set (own), of the next set (foreign), of all other sets (random), or none, with a row for each. A plain "
+        "model is also scored whitened and contextualized, with the same documents. Without labels, --corpus makes "
+        "queries from the documents.",
         epilog="example: cde-hf evaluate minilm --data nfcorpus scifact --context own foreign none --json scores.json",
         formatter_class=HelpFormatter,
     )

@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from .. import __version__
 from .batches import add_inspect, add_prepare
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="cde-hf",
-        description="Contextual document embeddings.",
+        description="Adapts embedding models to a corpus, and trains and runs contextual document embeddings.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
@@ -58,6 +59,8 @@ def build_parser() -> argparse.ArgumentParser:
             lines.append(f"  {command.dest:15}{command.help}")
             commands._choices_actions.clear()
     parser.epilog = "\n".join([*lines, "", "example: cde-hf evaluate minilm --corpus corpus.jsonl"])
+    for each in commands.choices.values():
+        each.set_defaults(parser=each)  # for errors
     # Before the command or after it. A command must not reset what was given before it, so it has no default.
     for each in (parser, *commands.choices.values()):
         each.add_argument(
@@ -70,11 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command. Expected errors are one line, all others keep their traceback."""
     parser = build_parser()
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given:
+        parser.print_help()
+        return
     given = [re.sub(r"^--[\w-]+", lambda name: name[0].replace("_", "-"), each) for each in given]
     args, rest = parser.parse_known_args(given)
     args.rest = rest
     if args.rest and args.run is not train:
-        parser.error(f"unrecognized arguments: {' '.join(args.rest)}")
+        options = [option for action in args.parser._actions for option in action.option_strings]
+        near = "".join(f". Did you mean {each}?" for each in get_close_matches(args.rest[0], options, 1))
+        args.parser.error(f"unrecognized arguments: {' '.join(args.rest)}{near}")
     if args.verbose:
         package_logger = logging.getLogger("cde_hf")
         package_logger.setLevel(logging.INFO)
@@ -84,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (OSError, ValueError, ImportError) as error:
         if args.verbose or not _is_expected(error):
             raise
-        if args.run is train and isinstance(error, ModuleNotFoundError):
-            message = f"{error}. Training needs the extra `train`: `pip install 'cde-hf[train]'`."
-        else:
-            message = _in_options(str(error), args, given)
+        message = str(error) if isinstance(error, ImportError) else _in_options(str(error), args, given)
+        missing = error.__cause__ or error  # a lazy name raises an error of its own
+        if args.run is train and isinstance(missing, ModuleNotFoundError):
+            message = f"{missing}. Training needs the extra `train`: `pip install 'cde-hf[train]'`."
         parser.exit(1, f"cde-hf: {printable(message)}\n")
     except KeyboardInterrupt:
         if args.verbose:

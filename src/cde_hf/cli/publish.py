@@ -31,7 +31,10 @@ def export_onnx(args: argparse.Namespace) -> None:
     if args.context is not None:
         set_context(model, read_corpus(args.context, args), seed=args.seed)
     export(model, args.output, context_as_input=args.context_as_input, quantize=args.int8)
-    say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")
+    say(
+        f"Wrote {args.output}, whose embeddings have {model.get_embedding_dimension()} dimensions: load it with "
+        f"SentenceTransformer('{args.output}', trust_remote_code=True)."
+    )
 
 
 def push(args: argparse.Namespace) -> None:
@@ -85,7 +88,7 @@ def convert(args: argparse.Namespace) -> None:
 
     from .. import CDEModel, Prompts, model_path, save_checkpoint
     from ..files import CHECKPOINT
-    from ..saving import named_model
+    from ..model_names import named_model
 
     refuse_older(args.destination, args, exists=CHECKPOINT.is_in(args.destination))
     with CHECKPOINT.locked(args.destination):

@@ -80,6 +80,8 @@ def search(args: argparse.Namespace) -> None:
     from .. import ContextualIndex
     from ..index.side_by_side import SideBySide
 
+    if args.query is not None and not args.query.strip():
+        raise ValueError("The query is empty. Give a text, or leave it out and type queries.")
     name = args.model or ContextualIndex.read_model_name(args.index)
     if name is None:
         raise ValueError(f"`{args.index}` does not name its model. Give the model with `--model`.")
@@ -201,7 +203,7 @@ def _add_encoding_arguments(command: argparse.ArgumentParser, *, corpus_help: st
         "--shard-size",
         type=positive,
         default=1024,
-        help="documents in a file, or in a block of a Parquet file; an interrupted file is encoded again",
+        help="documents per output file, or per block of a Parquet file; an unfinished file is encoded again",
     )
 
 
@@ -221,8 +223,8 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--ray",
         metavar="ADDRESS",
-        help="encode Parquet files on a Ray cluster: its address, `auto` for the one that runs on this machine, or "
-        "`local` to start one",
+        help="encode Parquet files on a Ray cluster: its address, `auto` for the cluster on this machine, or `local` "
+        "to start one",
     )
     command.set_defaults(run=encode)
 
@@ -233,7 +235,7 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         "index",
         help="build a searchable index of a corpus",
         description="Encodes a corpus and writes an index: vectors, documents and the context of the vectors. After "
-        "an interruption, the same command resumes. Also takes the folder of `cde-hf encode`.",
+        "an interruption, the same command resumes. CORPUS may also be the folder of `cde-hf encode`.",
         epilog="example: cde-hf index minilm corpus.jsonl my-index --contextualize",
         formatter_class=HelpFormatter,
     )
@@ -265,7 +267,7 @@ def add_search(commands: argparse._SubParsersAction) -> None:
     command.add_argument(
         "--side-by-side",
         action="store_true",
-        help="also show what the model finds alone among the best documents, and the terms that moved a document",
+        help="also show how the plain model ranks the best documents, and which terms moved a document",
     )
     command.add_argument("--json", action="store_true", help="write each query and its hits as JSON, on one line")
     command.add_argument("--model", help="model of the index, if it was moved")

@@ -4,6 +4,8 @@ from .checks import check_counts, check_positive, check_seed
 from .cleaning import CleaningReport, check_pairs
 from .corpora import Corpus, check_ids, check_texts, ids_and_texts, load_corpus, load_documents
 from .docstrings import HELD_OUT_LIBRARIES, LIBRARIES, docstring_pairs, docstring_split, library_versions
+from .held_out import hold_out
+from .pair_facts import PairFacts
 from .pairs import PairSource, clean_sources, load_pairs, load_sources, parse_columns
 from .parquet_corpora import ParquetCorpus
 from .prompts import NO_PROMPTS, Prompts
@@ -17,6 +19,7 @@ __all__ = [
     "NO_PROMPTS",
     "CleaningReport",
     "Corpus",
+    "PairFacts",
     "PairSource",
     "ParquetCorpus",
     "Prompts",
@@ -31,6 +34,7 @@ __all__ = [
     "clean_sources",
     "docstring_pairs",
     "docstring_split",
+    "hold_out",
     "ids_and_texts",
     "library_versions",
     "load_corpus",

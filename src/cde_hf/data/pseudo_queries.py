@@ -139,8 +139,8 @@ def _read_distinct_documents(
         raise ValueError(f"None of the {len(ids):,} documents of `{name}` has any text. Check its file.")
     if len(known - {""}) < 2:
         raise ValueError(
-            f"Pseudo-queries need at least two different documents, but the {len(ids):,} of `{name}` have one text. "
-            "Give a larger corpus."
+            f"Pseudo-queries need at least two different documents, but `{name}` has only one"
+            f"{f', {len(ids):,} times' if len(ids) > 1 else ''}. Give a larger corpus."
         )
     return titles, texts
 

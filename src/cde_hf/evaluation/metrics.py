@@ -1,5 +1,7 @@
 """Scores of a ranking by trec_eval: NDCG@10, MRR@10 and recall@100 of every query."""
 
+from importlib.util import find_spec
+
 import numpy as np
 
 from ..data.retrieval_sets import RetrievalSet
@@ -10,6 +12,12 @@ METRICS = ("ndcg@10", "mrr@10", "recall@100")
 
 # Number of documents per query that the metrics need.
 RANKING_DEPTH = 100
+
+
+def check_scorer() -> None:
+    """Raises an error if trec_eval is missing, so that nobody encodes a corpus first."""
+    if find_spec("pytrec_eval") is None:
+        raise ImportError("Scores need the package `pytrec_eval`: `pip install 'cde-hf[eval]'`.")
 
 
 def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, dict[str, float]]:
@@ -25,10 +33,8 @@ def score_ranking(ranking: Ranking, retrieval_set: RetrievalSet) -> dict[str, di
     Returns:
         `dict[str, dict[str, float]]`: The score of each query between 0 and 1, for each of the `METRICS`.
     """
-    try:
-        import pytrec_eval
-    except ImportError as error:
-        raise ImportError("Scores need the package `pytrec_eval`: `pip install 'cde-hf[eval]'`.") from error
+    check_scorer()
+    import pytrec_eval
 
     document_ids = list(retrieval_set.corpus)
     runs: dict[str, dict[str, float]] = {}
@@ -55,4 +61,4 @@ def _scores_of(results: dict[str, dict[str, float]], measure: str, retrieval_set
     return {query_id: results.get(query_id, {}).get(measure, 0.0) for query_id in retrieval_set.queries}
 
 
-__all__ = ["METRICS", "RANKING_DEPTH", "score_ranking"]
+__all__ = ["METRICS", "RANKING_DEPTH", "check_scorer", "score_ranking"]

@@ -11,7 +11,7 @@ from ..modeling import sample_documents
 from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
 from .hybrid import Hybrid
-from .metrics import RANKING_DEPTH, score_ranking
+from .metrics import RANKING_DEPTH, check_scorer, score_ranking
 from .result import Evaluation, Row, Scores
 from .systems import DOCUMENTS_AT_ONCE, ContextualEmbedder, Embedder, Ranker
 
@@ -52,6 +52,8 @@ def evaluate(
     Returns:
         `Evaluation`: The score of every query.
     """
+    check_scorer()
+    _check_systems(systems)
     _check_names("systems", [system.name for system in systems])
     _check_names("retrieval sets", [retrieval_set.name for retrieval_set in retrieval_sets])
     other_contexts = other_contexts or {}
@@ -154,6 +156,15 @@ def _rank(system: Embedder | Ranker, retrieval_set: RetrievalSet, row: Row) -> R
                 progress.update(len(block))
 
     return search_vectors(query_vectors, document_blocks(), depth=RANKING_DEPTH)
+
+
+def _check_systems(systems: Sequence[Embedder | Ranker]) -> None:
+    for system in systems:
+        if not hasattr(system, "name"):
+            raise TypeError(
+                f"A system must be an embedder or a ranker, got a `{type(system).__name__}`. Wrap a model: "
+                "`SentenceTransformerEmbedder(model, 'its name')`, or `ContextualModelEmbedder` if it takes a context."
+            )
 
 
 def _check_names(kind: str, names: list[str]) -> None:

@@ -4,7 +4,7 @@ What an index finds beside what its model finds alone, and which terms make the 
 1. The model alone has no context, no corpus part and no BM25. Its vectors are not in the index, so the candidates are
    encoded when they are needed: the best 100 documents of hybrid search, and those of search by vectors.
 2. The score of a hit is its dense part's share and what each term of the query adds: in BM25, and in the corpus part,
-   whose inner product is a sum over the terms of the query.
+   whose inner product is a sum over the terms of the query. Terms that are pieces of one word are shown as this word.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from ..contextual_models import get_context, without_context
 from ..modeling.term_vectors import count_terms, embed_terms, parts_of_terms, term_features
@@ -35,7 +36,7 @@ class ExplainedHit:
         plain_rank (`int`):
             Its rank for the model alone, among the candidates.
         terms (`dict[str, float]`):
-            What each term of the query adds to its score, the largest first.
+            What each word of the query adds to its score, the largest first.
     """
 
     hit: SearchHit
@@ -81,7 +82,7 @@ class SideBySide:
 
 def explain(index: ContextualIndex, query: str, hits: Sequence[SearchHit]) -> list[dict[str, float]]:
     """
-    Returns what each term of a query adds to the scores of hits. The rest of a score comes from the dense part.
+    Returns what each word of a query adds to the scores of hits. The rest of a score comes from the dense part.
 
     Args:
         index (`ContextualIndex`):
@@ -103,11 +104,28 @@ def explain(index: ContextualIndex, query: str, hits: Sequence[SearchHit]) -> li
     state = index._state
     if state.terms is not None:
         added += state.terms.explain(term_ids.numpy(), [state.row_of(hit.document_id) for hit in hits])
-    names = index.model.tokenizer.convert_ids_to_tokens(term_ids.tolist())
+    of_words: dict[str, np.ndarray] = {}
+    for name, scores in zip(_words(index.model.tokenizer, query, term_ids.tolist()), added, strict=True):
+        of_words[name] = of_words.get(name, 0) + scores
     return [
-        {names[place]: float(column[place]) for place in np.argsort(-column).tolist() if abs(column[place]) > _NOTHING}
-        for column in added.T
+        dict(sorted(column.items(), key=lambda item: -item[1]))
+        for column in (
+            {name: float(scores[place]) for name, scores in of_words.items() if abs(scores[place]) > _NOTHING}
+            for place in range(len(hits))
+        )
     ]
+
+
+def _words(tokenizer: PreTrainedTokenizerBase, query: str, term_ids: Sequence[int]) -> list[str]:
+    """The word of the query that each of its terms is or belongs to; the first one, if it belongs to several."""
+    words: dict[int, str] = {}
+    encoded = tokenizer(query, add_special_tokens=False, verbose=False)
+    if tokenizer.is_fast:  # others do not know where a word begins
+        for token_id, word in zip(encoded["input_ids"], encoded.word_ids(), strict=True):
+            if word is not None:
+                words.setdefault(token_id, query[slice(*encoded.word_to_chars(word))].strip())
+    tokens = tokenizer.convert_ids_to_tokens(list(term_ids))
+    return [words.get(term_id) or token for term_id, token in zip(term_ids, tokens, strict=True)]
 
 
 __all__ = ["ExplainedHit", "SideBySide", "explain"]

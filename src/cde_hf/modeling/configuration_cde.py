@@ -10,7 +10,6 @@ from transformers.configuration_utils import SubConfigSpec
 
 from .backbones import LEARNED_POSITION_TYPES, ROTARY_TYPES
 from .pooling import DEFAULT_FREQUENCY_SCALE
-from .released_layouts import convert_released_config, is_released_config, read_backbone_configs
 
 
 @strict
@@ -129,18 +128,19 @@ class CDEConfig(PreTrainedConfig):
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-        hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
-        config_dict, kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        if is_released_config(config_dict):
-            backbone_configs = read_backbone_configs(config_dict, pretrained_model_name_or_path, **hub_kwargs)
-            config_dict = convert_released_config(config_dict, *backbone_configs)
+        config_dict, other_kwargs = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        if config_dict.keys() >= {"embedder", "transductive_corpus_size"}:
+            try:  # checkpoints do not contain that file
+                from cde_hf.modeling.released_layouts import read_released_config
+            except ImportError as error:
+                raise ImportError("Released weights need the package. Install it: `pip install cde-hf`.") from error
+            config_dict = read_released_config(config_dict, pretrained_model_name_or_path, **kwargs)
         elif config_dict.get("model_type", cls.model_type) != cls.model_type:
             raise ValueError(
                 f"`{pretrained_model_name_or_path}` is a model of type `{config_dict['model_type']}`, not a CDE "
                 "checkpoint. Build a CDE model from an encoder with `CDEModel.from_biencoder`."
             )
-        return config_dict, kwargs
+        return config_dict, other_kwargs
 
     def to_dict(self) -> dict[str, Any]:
         """Serializes the configuration without `_name_or_path`, which may be a private folder."""

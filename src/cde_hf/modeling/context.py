@@ -2,8 +2,7 @@
 The context: what a model knows about a corpus.
 
 A [`Context`] is a value. It is computed once from documents of the corpus, given to a model by `set_context`, reused
-for every text, and can be saved. This file also samples context documents, and has the hashes that tie a context to
-the model that reads it.
+for every text, and can be saved. It is tied to the model that reads it by a hash, the model's [`fingerprint`].
 """
 
 import hashlib
@@ -24,7 +23,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
@@ -32,10 +30,9 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 T = TypeVar("T")
+Documents = Sequence[str] | Mapping[str, str]  # documents of a corpus, as a list or by id
 
 CONTEXT_FILE = "context.safetensors"
-
-# Parts of a context that are saved. The context block is not: it is large and quickly recomputed from the vectors.
 _SAVED_TENSORS = ("embeddings", "token_frequencies")
 _TERMS = "terms."  # begins the names of the corpus part's tensors in a file
 
@@ -74,10 +71,12 @@ class CorpusTerms:
                 "There must be as many of each. Fit it again: `set_context(model, corpus)`."
             )
 
+    tensor_names = ("ids", "idf", "vectors")
+
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name."""
-        return {name: getattr(self, name) for name in ("ids", "idf", "vectors")}
+        return {name: getattr(self, name) for name in self.tensor_names}
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -154,19 +153,15 @@ class Context:
     @cached_property
     def hash(self) -> str:
         """A short hash of the contents, the same in every process."""
-        terms: list[Tensor] = []
-        if self.terms is not None:
-            terms = [*self.terms.tensors.values(), torch.tensor([self.terms.mean_length, self.terms.weight])]
-        return tensor_hash(self.embeddings, self.token_frequencies, *terms)
+        terms = self.terms
+        of_terms = () if terms is None else (*terms.tensors.values(), torch.tensor([terms.mean_length, terms.weight]))
+        return tensor_hash(self.embeddings, self.token_frequencies, *of_terms)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Context":
         """The context on another device. Only its block is cast, so the hash of the context stays the same."""
-        changes: dict[str, Any] = {
-            name: getattr(self, name).to(device) for name in _SAVED_TENSORS if getattr(self, name) is not None
-        }
-        if self.terms is not None:
-            changes["terms"] = self.terms.to(device)
-        is_same = all(value is getattr(self, name) for name, value in changes.items())
+        parts = {name: getattr(self, name) for name in (*_SAVED_TENSORS, "terms")}
+        changes = {name: part.to(device) for name, part in parts.items() if part is not None}
+        is_same = all(part is parts[name] for name, part in changes.items())
         if self.keys_values is not None:
             block = tuple((key.to(device, dtype), value.to(device, dtype)) for key, value in self.keys_values)
             is_same &= block[0][0] is self.keys_values[0][0]
@@ -177,15 +172,11 @@ class Context:
         """
         Writes the context to one safetensors file. An existing file is replaced only when the new one is complete.
 
-        The documents' texts are not part of a context, and the context block is not saved.
+        The documents' texts are not part of a context. The context block is large and quickly recomputed: not saved.
         """
         path = Path(path)
         tensors = {name: getattr(self, name) for name in _SAVED_TENSORS if getattr(self, name) is not None}
-        metadata: dict[str, Any] = {
-            "num_documents": self.num_documents,
-            "fingerprint": self.fingerprint,
-            "hash": self.hash,
-        }
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in ("num_documents", "fingerprint", "hash")}
         if self.terms is not None:
             tensors |= {_TERMS + name: tensor for name, tensor in self.terms.tensors.items()}
             tensors[f"{_TERMS}vectors"] = self.terms.vectors.half()  # exact: they were rounded when fitted
@@ -212,17 +203,14 @@ class Context:
             raise ValueError(f"`{path}` contains no context. Pass a file written by `Context.save`.")
         parts = json.loads(metadata[cls.format])
         if "terms" in parts:
-            names = [name for name in tensors if name.startswith(_TERMS)]
-            terms = {name.removeprefix(_TERMS): tensors.pop(name).to(torch.float32) for name in names}
             try:
-                terms["ids"] = terms["ids"].long()  # exact, as a vocabulary is smaller than 2**24
-                parts["terms"] = CorpusTerms(**terms, **parts["terms"])
+                ids, idf, vectors = (tensors.pop(_TERMS + name) for name in CorpusTerms.tensor_names)
+                parts["terms"] = CorpusTerms(ids, idf, vectors.float(), **parts["terms"])
             except (KeyError, TypeError) as error:
                 raise ValueError(f"The corpus part in `{path}` is incomplete ({error}). Save it again.") from error
         parts |= tensors
         saved_hash = parts.pop("hash", None)
-        unknown = sorted(set(parts) - {field.name for field in fields(cls)})
-        if unknown:
+        if unknown := sorted(set(parts) - {field.name for field in fields(cls)}):
             raise ValueError(
                 f"`{path}` contains {', '.join(unknown)}, which this version does not know. Update cde-hf, or encode "
                 "the context again."
@@ -235,41 +223,22 @@ class Context:
 
 @runtime_checkable
 class ContextualModule(Protocol):
-    """
-    A sentence-transformers module that can be given a context.
+    """A sentence-transformers module that can be given a context."""
 
-    Attributes:
-        context (`Context` or `None`):
-            The context of every text that is encoded. `None` if none was set.
-        settings (`dict[str, Any]`):
-            What the vectors depend on besides weights, tokenizer and context.
-    """
-
-    context: Context | None
+    context: Context | None  # of every text that is encoded, `None` if none was set
 
     @property
-    def settings(self) -> dict[str, Any]: ...
+    def settings(self) -> dict[str, Any]:
+        """What the vectors depend on besides weights, tokenizer and context."""
 
-    def set_context(
-        self,
-        documents: "Sequence[str] | Mapping[str, str] | Context | None",
-        *,
-        size: int | None = None,
-        seed: int = 0,
-    ) -> None:
+    def set_context(self, documents: Documents | Context | None, *, size: int | None = None, seed: int = 0) -> None:
         """Sets the context: documents of a corpus, of which `size` are sampled, or a context, or `None` for none."""
 
 
 class TakesContext:
     """Base of the modules in PyTorch that take a context."""
 
-    def set_context(
-        self,
-        documents: "Sequence[str] | Mapping[str, str] | Context | None",
-        *,
-        size: int | None = None,
-        seed: int = 0,
-    ) -> None:
+    def set_context(self, documents: Documents | Context | None, *, size: int | None = None, seed: int = 0) -> None:
         """
         Sets the context for every text that is encoded from now on.
 
@@ -285,8 +254,7 @@ class TakesContext:
         """
         context = as_context(documents)
         if documents is not None and context is None:
-            texts = documents_with_text(cast("Sequence[str] | Mapping[str, str]", documents))
-            context = self._make_context(texts, size, seed)
+            context = self._make_context(_documents_with_text(cast(Documents, documents)), size, seed)
         self._use_context(context)
 
     def _make_context(self, documents: list[str], size: int | None, seed: int) -> Context:
@@ -347,7 +315,7 @@ def check_text(text: Any, place: str) -> None:
         )
 
 
-def documents_with_text(documents: Sequence[str] | Mapping[str, str]) -> list[str]:
+def _documents_with_text(documents: Documents) -> list[str]:
     """The documents that contain text, as a list or by id. Raises an error if there are none."""
     if isinstance(documents, str):
         raise TypeError("`documents` must be a list of texts, got one text. Put it in a list: `[text]`.")
@@ -380,27 +348,7 @@ def ship_code(file: str, folder: Path) -> None:
         shutil.copyfile(path, folder / Path(path).name)
 
 
-def fill_documents(documents: list[T], size: int, *, seed: int = 0) -> list[T]:
-    """
-    Repeats documents until there are `size`, as evenly as possible, for a model without a null embedding.
-
-    Example:
-
-    ```python
-    >>> sorted(fill_documents(["a", "b"], 4))
-    ['a', 'a', 'b', 'b']
-
-    ```
-    """
-    num_missing = size - len(documents)
-    if num_missing <= 0:
-        return documents
-    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this model needs.")
-    times, rest = divmod(num_missing, len(documents))
-    return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
-
-
-_known_fingerprints: WeakKeyDictionary[nn.Module, tuple[tuple[float, ...], str]] = WeakKeyDictionary()
+_known_fingerprints: WeakKeyDictionary[nn.Module, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
 
 
 def fingerprint(module: nn.Module) -> str:
@@ -424,21 +372,6 @@ def fingerprint(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A short hash of what a tokenizer makes of texts, whatever it truncates and pads to at the moment."""
-    if tokenizer.is_fast:
-        settings = json.loads(tokenizer.backend_tokenizer.to_str())
-        settings = {name: value for name, value in settings.items() if name not in ("truncation", "padding")}
-    else:
-        settings = tokenizer.get_vocab()
-    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def num_token_ids(tokenizer: PreTrainedTokenizerBase) -> int:
-    """One more than the largest token id. The ids of some vocabularies have gaps, so it may exceed their size."""
-    return max(tokenizer.get_vocab().values()) + 1
-
-
 def tensor_hash(*tensors: Tensor | None) -> str:
     """A short hash of the contents of tensors. `None` is a distinct value."""
     digest = hashlib.blake2b(digest_size=8)
@@ -451,20 +384,18 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().numpy().tobytes()
 
 
-def weight_versions(module: nn.Module) -> tuple[int, ...]:
+def weight_versions(module: nn.Module) -> tuple[tuple[int, int], ...]:
     """Numbers that change when weights are written or replaced, except by fused optimizers. Reads no weights."""
     # Weights made in inference mode have no counter.
-    versions = ((id(weights), 0 if weights.is_inference() else weights._version) for weights in module.parameters())
-    return tuple(number for pair in versions for number in pair)
+    return tuple((id(each), 0 if each.is_inference() else each._version) for each in module.parameters())
 
 
-def _probe(module: nn.Module) -> tuple[float, ...]:
+def _probe(module: nn.Module) -> tuple[Any, ...]:
     # Fused optimizers do not count what they write, but they change the probed values.
     parameters = list(module.parameters())
     if not parameters:
         raise ValueError(
-            "The model has no weights in PyTorch by which it can be told from others, as a model in ONNX. Use the "
-            "PyTorch model."
+            "The model has no weights in PyTorch to tell it from others, like models in ONNX. Use the PyTorch model."
         )
     values = [parameter.detach().reshape(-1)[parameter.numel() // 2].float() for parameter in parameters]
     if len({value.device for value in values}) > 1:
@@ -480,14 +411,10 @@ __all__ = [
     "TakesContext",
     "as_context",
     "check_text",
-    "documents_with_text",
-    "fill_documents",
     "fingerprint",
-    "num_token_ids",
     "sample_documents",
     "save_in_folder",
     "ship_code",
     "tensor_hash",
-    "tokenizer_fingerprint",
     "weight_versions",
 ]

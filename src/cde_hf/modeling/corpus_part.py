@@ -26,8 +26,8 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .context import Context, ContextualModule, check_text, fingerprint, sample_documents, tokenizer_fingerprint
-from .frequency_pooling import MAX_DOCUMENTS, ModuleWithContext
+from .context import Context, ContextualModule, check_text, fingerprint, sample_documents
+from .frequency_pooling import MAX_DOCUMENTS, ModuleWithContext, tokenizer_fingerprint
 from .term_vectors import count_input_ids, embed_terms, fit_terms, term_features
 
 

@@ -8,7 +8,9 @@ Context-frequency pooling for sentence-transformers: a mean that down-weights to
 Without a context it is the plain mean. A saved module carries a copy of this file and of the files it imports.
 """
 
+import hashlib
 import inspect
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,19 +21,18 @@ from sentence_transformers.base import BaseModel
 from sentence_transformers.base.modules import Module
 from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .context import (
     CONTEXT_FILE,
     Context,
     TakesContext,
-    num_token_ids,
     sample_documents,
     save_in_folder,
     ship_code,
-    tokenizer_fingerprint,
 )
-from .pooling import DEFAULT_FREQUENCY_SCALE, count_token_frequencies, pooling_weights
+from .pooling import DEFAULT_FREQUENCY_SCALE, count_token_frequencies, num_token_ids, pooling_weights
 
 
 logger = logging.get_logger(__name__)
@@ -225,6 +226,16 @@ class FrequencyPooling(ModuleWithContext, Pooling):
             )
 
 
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A short hash of what a tokenizer makes of texts, whatever it truncates and pads to at the moment."""
+    if tokenizer.is_fast:
+        settings = json.loads(tokenizer.backend_tokenizer.to_str())
+        settings = {name: value for name, value in settings.items() if name not in ("truncation", "padding")}
+    else:
+        settings = tokenizer.get_vocab()
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
 def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     """Whether each token belongs to the prompt, with the shape of `input_ids`."""
     device = features["input_ids"].device
@@ -239,4 +250,4 @@ def _is_prompt(features: dict[str, Tensor | Any]) -> Tensor:
     return index - starts < length
 
 
-__all__ = ["MAX_DOCUMENTS", "FrequencyPooling", "ModuleWithContext"]
+__all__ = ["MAX_DOCUMENTS", "FrequencyPooling", "ModuleWithContext", "tokenizer_fingerprint"]

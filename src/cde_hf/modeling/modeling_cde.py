@@ -25,8 +25,16 @@ from .configuration_cde import CDEConfig
 from .context import Context, fingerprint, weight_versions
 from .context_attention import check_attention
 from .pooling import count_token_frequencies, mean_of_tokens
-from .released_layouts import RELEASED_KEY_MAPPING
 from .second_stage import SecondStage
+
+
+# Names of parameters in the released weights, and ours. transformers itself renames those inside of a backbone.
+_RELEASED_NAMES = {
+    r"^first_stage_model\.embedder\.": "first_stage_model.backbone.",
+    r"^first_stage_model\.mlp\.": "first_stage_model.output_projection.",
+    r"^second_stage_model\.prompt_projection\.": "second_stage_model.soft_prompt_projection.",
+    r"^second_stage_model\.sequence_dropout_null_embedding$": "second_stage_model.null_embedding",
+}
 
 
 @dataclass
@@ -129,7 +137,7 @@ class CDEModel(PreTrainedModel):
         self.second_stage_model = SecondStage(config)
         if self.first_stage_model is not None and config.context_in_token_space:
             self.first_stage_model.reader = (self.second_stage_model.backbone,)
-        self._checked: tuple[Context, tuple[int, ...]] | None = None
+        self._checked: tuple[Context, tuple[tuple[int, int], ...]] | None = None
         self.post_init()
 
     @torch.no_grad()
@@ -150,7 +158,7 @@ class CDEModel(PreTrainedModel):
         cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
     ) -> "CDEModel":
         """Loads a checkpoint from a folder or the Hub, in our layout or in the released one."""
-        kwargs.setdefault("key_mapping", RELEASED_KEY_MAPPING)
+        kwargs.setdefault("key_mapping", _RELEASED_NAMES)
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:

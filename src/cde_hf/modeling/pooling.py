@@ -2,9 +2,15 @@
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 
 DEFAULT_FREQUENCY_SCALE = 0.2
+
+
+def num_token_ids(tokenizer: PreTrainedTokenizerBase) -> int:
+    """One more than the largest token id. The ids of some vocabularies have gaps, so it may exceed their size."""
+    return max(tokenizer.get_vocab().values()) + 1
 
 
 def count_token_frequencies(input_ids: Tensor, attention_mask: Tensor, vocab_size: int) -> Tensor:
@@ -111,5 +117,6 @@ __all__ = [
     "DEFAULT_FREQUENCY_SCALE",
     "count_token_frequencies",
     "mean_of_tokens",
+    "num_token_ids",
     "pooling_weights",
 ]

@@ -1,20 +1,17 @@
-"""Reads the checkpoints released with the paper: `jxm/cde-small-v1` (NomicBERT) and `-v2` (ModernBERT)."""
+"""
+Reads the configurations released with the paper: `jxm/cde-small-v1` (NomicBERT) and `-v2` (ModernBERT).
+
+Checkpoints do not contain this file, because they are saved in our layout.
+"""
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils.hub import cached_file
 
-
-# Old parameter names and ours. transformers itself renames the parameters inside a backbone.
-RELEASED_KEY_MAPPING = {
-    r"^first_stage_model\.embedder\.": "first_stage_model.backbone.",
-    r"^first_stage_model\.mlp\.": "first_stage_model.output_projection.",
-    r"^second_stage_model\.prompt_projection\.": "second_stage_model.soft_prompt_projection.",
-    r"^second_stage_model\.sequence_dropout_null_embedding$": "second_stage_model.null_embedding",
-}
 
 # The released configurations name their backbone without describing it. Both equal the defaults of transformers.
 KNOWN_BACKBONES = {
@@ -37,29 +34,33 @@ _MUST_BE = {
 }
 
 
-def is_released_config(config_dict: dict[str, Any]) -> bool:
-    """Whether a `config.json` has the layout of the released checkpoints."""
-    return "embedder" in config_dict and "transductive_corpus_size" in config_dict
+def read_released_config(config_dict: dict[str, Any], path: str | os.PathLike, **kwargs: Any) -> dict[str, Any]:
+    """
+    Converts a released `config.json` to the fields of `CDEConfig`.
 
-
-def read_backbone_configs(
-    config_dict: dict[str, Any], path: str | os.PathLike, **hub_kwargs: Any
-) -> tuple[dict, dict]:
-    """Finds the backbone configurations of both stages, in `backbone_config.json` or by name."""
+    Args:
+        config_dict (`dict`):
+            The contents of the file.
+        path (`str` or `os.PathLike`):
+            The checkpoint's folder or its name on the Hub. Its `backbone_config.json` describes the backbones of both
+            stages. Without that file they are known by name.
+        kwargs:
+            Arguments of `from_pretrained`, of which those of the Hub are used.
+    """
+    hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+    hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
     file = cached_file(path, "backbone_config.json", _raise_exceptions_for_missing_entries=False, **hub_kwargs)
     if file is not None:
-        with open(file, encoding="utf-8") as handle:
-            backbone_config = json.load(handle)
-        return dict(backbone_config), dict(backbone_config)
+        backbone_config = json.loads(Path(file).read_text(encoding="utf-8"))
+        return _convert(config_dict, backbone_config, backbone_config)
     first_name = config_dict["embedder"]
     second_name = config_dict.get("dataset_backbone") or first_name
-    return _backbone_by_name(first_name), _backbone_by_name(second_name)
+    return _convert(config_dict, _backbone_by_name(first_name), _backbone_by_name(second_name))
 
 
-def convert_released_config(
+def _convert(
     config_dict: dict[str, Any], first_stage_config: dict[str, Any], second_stage_config: dict[str, Any]
 ) -> dict[str, Any]:
-    """Converts a released `config.json` and its backbone configurations to the fields of `CDEConfig`."""
     for name, supported in _MUST_BE.items():
         if config_dict.get(name) is not None and config_dict[name] not in supported:
             raise ValueError(
@@ -134,9 +135,4 @@ def _is_dropout(name: str) -> bool:
     return name.endswith(("_dropout", "_dropout_prob")) and name != "classifier_dropout"
 
 
-__all__ = [
-    "RELEASED_KEY_MAPPING",
-    "convert_released_config",
-    "is_released_config",
-    "read_backbone_configs",
-]
+__all__ = ["read_released_config"]

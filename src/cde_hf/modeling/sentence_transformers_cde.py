@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from .context import (
     Context,
     TakesContext,
     check_text,
-    fill_documents,
     fingerprint,
     sample_documents,
     save_in_folder,
@@ -242,6 +242,26 @@ class CDETransformer(TakesContext, InputModule):
         if last is None or last[0] != key:
             last = self._last_context = (key, self.model.prepare_context(Context(vectors)))
         return last[1]
+
+
+def fill_documents(documents: list[str], size: int, *, seed: int = 0) -> list[str]:
+    """
+    Repeats documents until there are `size`, as evenly as possible, for a model without a null embedding.
+
+    Example:
+
+    ```python
+    >>> sorted(fill_documents(["a", "b"], 4))
+    ['a', 'a', 'b', 'b']
+
+    ```
+    """
+    num_missing = size - len(documents)
+    if num_missing <= 0:
+        return documents
+    logger.info(f"The corpus has {len(documents)} documents, repeated to fill the {size} that this model needs.")
+    times, rest = divmod(num_missing, len(documents))
+    return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
 
 
 def write_modules_file(folder: str | os.PathLike) -> None:

@@ -19,9 +19,8 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.dynamic_module_utils import get_relative_import_files
 
-from .context import Context, as_context, check_text
+from .context import Context, as_context, check_text, ship_code
 
 
 ONNX_FILE = "model.onnx"
@@ -169,8 +168,7 @@ class OnnxTransformer(InputModule):
         if self.context is not None:
             facts = {"num_documents": self.context.num_documents, "fingerprint": self.context.fingerprint}
             save_file(self._context_arrays, folder / CONTEXT_FILE, metadata={Context.format: json.dumps(facts)})
-        for path in (__file__, *get_relative_import_files(__file__)):
-            shutil.copyfile(path, folder / Path(path).name)
+        ship_code(__file__, folder)
 
     @classmethod
     def load(  # type: ignore[override]  # `SentenceTransformer` passes the rest by name

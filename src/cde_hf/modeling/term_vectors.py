@@ -25,7 +25,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .context import CorpusTerms, num_token_ids
+from .context import CorpusTerms
+from .pooling import num_token_ids
 
 
 logger = logging.get_logger(__name__)

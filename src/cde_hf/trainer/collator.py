@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..batching import BatchPlan, FalseNegativeFilter, surrogate_scores
+from ..batching.packing import group_rows
 from ..data import Prompts
 
 
@@ -51,7 +52,7 @@ class ContextDraw:
         if self.source == "batch":
             return _sample(rows, self.size, generator)
         if self.source == "random":
-            return _sample(range(len(self.plan)), self.size, generator)
+            return _sample_numbers(len(self.plan), self.size, generator)
         domain = _sample(self._rows_of_domain(self.plan.domain_ids[rows[0]]), self.size, generator)
         if self.source == "domain" or generator.random() < 0.5:
             return domain
@@ -60,28 +61,30 @@ class ContextDraw:
         return np.concatenate([near, domain[~np.isin(domain, near)][: self.size - len(near)]])
 
     @cached_property
-    def _order(self) -> np.ndarray:
-        """All rows, cluster by cluster. Clusters are numbered domain by domain, so it is an order of domains too."""
-        return np.argsort(self.plan.cluster_ids, kind="stable")
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        """Place of each cluster's first row in the order, and the end."""
-        sizes = np.bincount(self.plan.cluster_ids, minlength=len(self.plan.cluster_domains))
-        return np.concatenate([[0], np.cumsum(sizes)])
+    def _groups(self) -> tuple[np.ndarray, np.ndarray]:
+        """
+        All rows, cluster by cluster, and the place of each cluster's first row and the end. Clusters are numbered
+        domain by domain, so it is an order of domains too.
+        """
+        return group_rows(self.plan.cluster_ids, len(self.plan.cluster_domains))
 
     def _rows_of_cluster(self, cluster: int) -> np.ndarray:
-        return self._order[self._starts[cluster] : self._starts[cluster + 1]]
+        order, starts = self._groups
+        return order[starts[cluster] : starts[cluster + 1]]
 
     def _rows_of_domain(self, domain: int) -> np.ndarray:
+        order, starts = self._groups
         first, after = np.searchsorted(self.plan.cluster_domains, [domain, domain + 1])
-        return self._order[self._starts[first] : self._starts[after]]
+        return order[starts[first] : starts[after]]
 
 
-def _sample(rows: np.ndarray | range, size: int, generator: np.random.Generator) -> np.ndarray:
-    if len(rows) <= size:
-        return np.asarray(rows)
-    return np.asarray(rows)[generator.choice(len(rows), size, replace=False)]
+def _sample(rows: np.ndarray, size: int, generator: np.random.Generator) -> np.ndarray:
+    return rows[_sample_numbers(len(rows), size, generator)]
+
+
+def _sample_numbers(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
+    """Samples numbers below `count`, or returns all of them if there are not more."""
+    return np.arange(count) if count <= size else generator.choice(count, size, replace=False)
 
 
 def batch_seed(rows: Sequence[int] | np.ndarray) -> int:
@@ -112,7 +115,7 @@ class ContrastiveCollator:
         context_max_length (`int`, *optional*):
             Context documents are truncated to this number of tokens. Defaults to `max_length`.
         filters (`bool`, *optional*, defaults to `True`):
-            Whether to drop false negatives.
+            Whether to drop likely false negatives. A known answer of a query is never its negative.
         in_batch_negatives (`bool`, *optional*, defaults to `True`):
             Whether the documents and hard negatives of the other pairs are negatives too.
         num_processes (`int`, *optional*, defaults to `1`):
@@ -220,21 +223,19 @@ class ContrastiveCollator:
         if self.filters:
             scores, is_false = self.false_negatives(rows, queries)
         else:
-            scores, is_false = surrogate_scores(self.false_negatives.plan, rows, queries), None
+            scores = surrogate_scores(self.false_negatives.plan, rows, queries)
+            is_false = self.false_negatives.known_answers(rows, queries)
         facts: dict[str, Any] = {"hardness": 0.0, "filtered_share": 0.0}
         if num_pairs > 1:
             facts["hardness"] = float(scores[:, :num_pairs][is_other_pair].mean())
-            if is_false is not None:
-                facts["filtered_share"] = float(is_false[:, :num_pairs][is_other_pair].mean())
+            facts["filtered_share"] = float(is_false[:, :num_pairs][is_other_pair].mean())
         left_out = is_false
         if not self.in_batch_negatives:
             pairs = np.arange(num_pairs)
             owners = np.concatenate([pairs, np.repeat(pairs, self._count_negatives(rows))])
             is_others = queries[:, None] != owners
-            left_out = is_others if left_out is None else left_out | is_others
-        if left_out is not None:
-            facts["left_out"] = torch.from_numpy(left_out)
-        return facts
+            left_out = is_false | is_others
+        return {**facts, "left_out": torch.from_numpy(left_out)}
 
 
 __all__ = ["ContextDraw", "ContextSource", "ContrastiveCollator", "batch_seed"]

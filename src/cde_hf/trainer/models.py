@@ -1,5 +1,6 @@
-"""Loads the model to train, with its tokenizer."""
+"""Loads the model to train, with its tokenizer and its prompts."""
 
+import json
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,10 +12,12 @@ from transformers import (
     PreTrainedTokenizerBase,
     set_seed,
 )
+from transformers.utils import cached_file
 
+from ..data import NO_PROMPTS, Prompts
+from ..model_names import model_path, named_model
 from ..modeling import CDEModel
 from ..modeling.from_encoder import find_encoder_folder
-from ..saving import model_path, named_model
 
 
 Architecture = Literal["contextual", "biencoder"]
@@ -48,8 +51,7 @@ def load_model(
         path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
         # The code of a released checkpoint is not needed, so it is neither run nor asked for.
         tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
-    config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
-    is_contextual = config.get("model_type") == "cde" or "transductive_corpus_size" in config  # ours, or released
+    is_contextual = is_contextual_checkpoint(name_or_path)
     if architecture == "biencoder":
         if is_contextual:
             raise ValueError(
@@ -62,4 +64,39 @@ def load_model(
     return CDEModel.from_biencoder(path, **{"pooling": DEFAULT_POOLING, **fields}), tokenizer
 
 
-__all__ = ["DEFAULT_POOLING", "Architecture", "load_model"]
+def is_contextual_checkpoint(name_or_path: str | Path) -> bool:
+    """Whether a checkpoint is a contextual model, ours or a released one."""
+    path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
+    config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
+    return config.get("model_type") == "cde" or "transductive_corpus_size" in config
+
+
+def find_prompts(name_or_path: str | Path) -> Prompts:
+    """
+    Finds the prompts to train a model with: its own, which sentence-transformers saves with it.
+
+    Args:
+        name_or_path (`str` or `Path`):
+            As for [`load_model`].
+
+    Returns:
+        `Prompts`: The model's prompts. The paper's for NomicBERT and for encoders that are no sentence-transformers
+        model yet. Otherwise none, because a model that was trained without prompts gets worse with them.
+    """
+    path = model_path(str(name_or_path))
+    with named_model(path):
+        file, modules = (
+            cached_file(path, name, _raise_exceptions_for_missing_entries=False)
+            for name in ("config_sentence_transformers.json", "modules.json")
+        )
+        encoder, subfolder = find_encoder_folder(path)
+        config, _ = PreTrainedConfig.get_config_dict(encoder, subfolder=subfolder)
+    saved = json.loads(Path(file).read_text(encoding="utf-8")).get("prompts") or {} if file else {}
+    query = saved.get("query") or ""
+    document = saved.get("document") or saved.get("passage") or ""
+    if query or document:
+        return Prompts(query, document)
+    return Prompts() if modules is None or config.get("model_type") == "nomic_bert" else NO_PROMPTS
+
+
+__all__ = ["DEFAULT_POOLING", "Architecture", "find_prompts", "is_contextual_checkpoint", "load_model"]

@@ -4,7 +4,9 @@ A trainer that stops at any step, resumes bit-identically, and saves and publish
 It overrides these private methods of `Trainer`, checked against transformers 5.22:
 
 - `_run_epoch`: a run that resumes from its last step would otherwise take one more step.
-- `_load_from_checkpoint`: encoders that are saved under other parameter names would otherwise not be loaded.
+- `_load_from_checkpoint` and `_load_best_model`: encoders that are saved under other parameter names would otherwise
+  not be loaded.
+- `_evaluate`: the parent class does not compare the score of `eval_on_start` with later ones.
 - `_save_checkpoint`: the manifest is written last, and older checkpoints are removed only after that.
 - `_save`: the model is saved with its code, tokenizer and prompts, so that it loads anywhere.
 - `_push_from_checkpoint`: the parent class would upload the texts of the batch plan.
@@ -18,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
 from transformers.utils import logging
@@ -79,8 +81,38 @@ class ResumableTrainer(Trainer):
         if resume_from_checkpoint:
             resume_from_checkpoint = str(resume_from_checkpoint)
             self._check_run(resume_from_checkpoint)
+        start = self._copy_start()
         with locked_output(self.args.output_dir), self._termination.listening():
-            return super().train(resume_from_checkpoint or None, *args, **kwargs)
+            output = super().train(resume_from_checkpoint or None, *args, **kwargs)
+        if start and self.ends_with_start:
+            self._bare_model().load_state_dict(start, strict=False)
+        return output
+
+    @property
+    def ends_with_start(self) -> bool:
+        """Whether no evaluated state was better than the start, to which the training then returns."""
+        return self.args.load_best_model_at_end and self.state.best_global_step == 0
+
+    def _copy_start(self) -> dict[str, Tensor]:
+        """Copies the trainable weights if training may end with the weights that it starts from."""
+        if not (self.args.load_best_model_at_end and self.args.eval_on_start):
+            return {}
+        if self.is_fsdp_enabled:
+            raise ValueError(
+                "Under FSDP the weights at the start are not kept, so `load_best_model_at_end` cannot return to them. "
+                "Set `eval_on_start` or `load_best_model_at_end` to false."
+            )
+        parameters = self._bare_model().named_parameters()
+        return {name: each.detach().cpu().clone() for name, each in parameters if each.requires_grad}
+
+    def _evaluate(self, trial: Any, ignore_keys_for_eval: Any, skip_scheduler: bool = False) -> dict[str, float]:
+        is_on_start = skip_scheduler
+        if is_on_start and self.state.global_step > 0:  # resumed: the start was scored
+            return {}
+        metrics = super()._evaluate(trial, ignore_keys_for_eval, skip_scheduler)
+        if is_on_start and self.args.load_best_model_at_end:
+            self._determine_best_metric(metrics, trial)
+        return metrics
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self.state.global_step < self.state.max_steps:
@@ -126,6 +158,11 @@ class ResumableTrainer(Trainer):
         # Some encoders are saved under other parameter names, which the parent class would skip.
         loaded = type(bare_model).from_pretrained(resume_from_checkpoint, dtype=bare_model.dtype)
         bare_model.load_state_dict(loaded.state_dict())
+
+    def _load_best_model(self) -> None:
+        checkpoint: Any = self.state.best_model_checkpoint
+        logger.info(f"Loading the best checkpoint, `{checkpoint}`.")
+        self._load_from_checkpoint(checkpoint)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Saves a checkpoint, marks it as complete, and only then removes older ones."""

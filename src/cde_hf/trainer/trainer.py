@@ -38,7 +38,7 @@ from .collator import ContextDraw, ContrastiveCollator
 from .evaluation import add_means, make_embedder, score_retrieval_sets
 from .gradient_cache import GradientCache
 from .losses import InfoNCEOutput, filtered_info_nce
-from .models import load_model
+from .models import find_prompts, load_model
 from .resumable_trainer import ResumableTrainer
 from .step import Encoder, MiniBatchSize, Step, Texts, embed_plainly, gather_rows, is_contextual, touch_parameters
 from .step_metrics import StepMetrics
@@ -77,7 +77,8 @@ class ContextualContrastiveTrainer(ResumableTrainer):
             Retrieval sets to evaluate on while training: each with its own context, with the context of the next set,
             and without a context.
         prompts (`Prompts`, *optional*):
-            Texts to put before queries and documents. Defaults to the paper's.
+            Texts to put before queries and documents. Defaults to the prompts of the checkpoint or encoder, if `model`
+            is a folder or a name, and to the paper's otherwise.
         callbacks (`list[TrainerCallback]`, *optional*):
             Additional callbacks.
         optimizers (`tuple`, *optional*):
@@ -111,6 +112,7 @@ class ContextualContrastiveTrainer(ResumableTrainer):
         check_pairs(train_dataset)
         args = args or ContextualTrainingArguments()
         if isinstance(model, (str, Path)):
+            prompts = prompts or find_prompts(model)
             model, tokenizer = load_model(model, seed=args.seed)
             processing_class = processing_class or tokenizer
         elif processing_class is None:

@@ -1,0 +1,173 @@
+"""What a training tells its user: what the pairs look like, how long it takes, and what it was worth."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from ..batching import batch_statistics
+from ..contextual_models import contextualize
+from ..data import PairFacts, RetrievalSet
+from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
+from ..model_names import model_path
+from .evaluation import make_embedder
+from .models import is_contextual_checkpoint
+from .sizes import TextLengths, count_steps, estimate_seconds
+from .trainer import ContextualContrastiveTrainer
+
+
+BEFORE, AFTER = "before", "after"
+_CORPUS = "corpus"
+_MANY_FALSE_NEGATIVES = 0.15
+_NUM_COMPARED_DOCUMENTS = 1000
+
+
+class TrainingReport:
+    """
+    Prints a report before and after a training.
+
+    Args:
+        trainer (`ContextualContrastiveTrainer`):
+            The trainer, before the training.
+        name (`str`):
+            Name or folder of the model that is trained.
+        facts (`PairFacts`):
+            What the pairs look like.
+        lengths (`TextLengths`):
+            Lengths of their texts.
+        tested (`RetrievalSet`, *optional*):
+            The held-out queries. Without them the report has no scores.
+        corpus (`Sequence[str]`, *optional*):
+            The documents of the corpus.
+    """
+
+    def __init__(
+        self,
+        trainer: ContextualContrastiveTrainer,
+        name: str,
+        facts: PairFacts,
+        lengths: TextLengths,
+        tested: RetrievalSet | None,
+        corpus: Sequence[str] | None,
+    ):
+        self.trainer = trainer
+        self.name = name
+        self.facts = facts
+        self.lengths = lengths
+        self.tested = tested
+        self.corpus = corpus
+        self._before: Evaluation | None = None
+
+    def begin(self) -> None:
+        """Says what the pairs look like and how long the training takes, and scores the model before it."""
+        args, plan = self.trainer.args, self.trainer.batch_plan
+        say(str(self.facts))
+        say(
+            f"On average a query has {self.lengths.query:.0f} tokens and a document {self.lengths.document:.0f}. "
+            f"Texts are cut to {self.trainer.max_length}."
+        )
+        if args.per_device_train_batch_size <= len(plan):
+            self._warn_of_false_negatives()
+        if self.corpus is not None:
+            self._compare_with_corpus(self.corpus)
+        num_steps = count_steps(args, len(plan))
+        seconds = estimate_seconds(args, self.trainer.model, self.lengths, num_steps, self.tested)
+        batch = f"{args.per_device_train_batch_size:,} pairs"
+        say(f"Training takes {num_steps:,} steps of {batch}: about {_duration(seconds)}.")
+        if self.tested is None:
+            say("No queries are held out, so nothing will show whether training helps, except scores of your own.")
+            return
+        self._before = self._score(BEFORE, self._model_before(), self.tested)
+        say(f"\nOn {len(self.tested.queries):,} held-out queries, before the training:\n")
+        say(self._before.to_markdown())
+
+    def end(self) -> None:
+        """Scores the model after the training, and says what the training was worth and how to use the model."""
+        folder, code = self.trainer.args.output_dir, ", trust_remote_code=True" if self.trainer.is_contextual else ""
+        if self.tested is not None and self._before is not None:
+            model = SentenceTransformer(folder, trust_remote_code=self.trainer.is_contextual)
+            say(describe(self._before, self._score(AFTER, model, self.tested), self.trainer.ends_with_start))
+        say(
+            f"Wrote {folder}: load it with SentenceTransformer('{folder}'{code}). It reads the first "
+            f"{self.trainer.max_length} tokens of a text, as in the training (`--max-length`)."
+        )
+        if self.corpus is not None:
+            option = " --trust-remote-code" if code else ""
+            say(f"Give it your corpus: cde-hf contextualize {folder} CORPUS {folder}-with-corpus{option}")
+
+    def _warn_of_false_negatives(self) -> None:
+        args = self.trainer.args
+        statistics = batch_statistics(self.trainer.batch_plan, args.per_device_train_batch_size, args.batch_grouping)
+        share, ending = statistics["filtered_share"], " and are left out" if args.filter_false_negatives else ""
+        say(f"In a batch, {share:.0%} of the negatives may be right answers{ending}.")
+        if share > _MANY_FALSE_NEGATIVES or self.facts.has_many_answers:
+            say(
+                "These labels look weak: queries have several answers, and more may be missing from the pairs. They "
+                "can make a good model worse, which the held-out queries will show."
+            )
+
+    def _compare_with_corpus(self, corpus: Sequence[str]) -> None:
+        """Says how many of the pairs' documents the corpus has."""
+        pairs: Any = self.trainer.train_dataset
+        documents = pairs["document"]
+        step = max(1, len(documents) // _NUM_COMPARED_DOCUMENTS)
+        sample = {documents[place].strip() for place in range(0, len(documents), step)}
+        share = len(sample & {text.strip() for text in corpus if text.strip() in sample}) / len(sample)
+        if share == 0:
+            say(
+                "None of the pairs' documents are in the corpus. Check `--corpus`, if they belong to it: a model that "
+                "is trained on other documents gains less."
+            )
+        else:
+            say(f"The corpus has {len(corpus):,} documents, with {share:.0%} of the pairs' documents among them.")
+
+    def _model_before(self) -> SentenceTransformer:
+        trainer = self.trainer
+        path = model_path(self.name)
+        if is_contextual_checkpoint(path):
+            return make_embedder(
+                trainer.model,
+                trainer.processing_class,
+                prompts=trainer.prompts,
+                max_length=trainer.max_length,
+                batch_size=trainer.args.per_device_eval_batch_size,
+            ).model
+        model = SentenceTransformer(path, prompts=trainer.prompts.for_sentence_transformers())
+        model.max_seq_length = trainer.max_length
+        model.similarity_fn_name = "cosine"
+        return model
+
+    def _score(self, name: str, model: SentenceTransformer, tested: RetrievalSet) -> Evaluation:
+        embedder = ContextualModelEmbedder(contextualize(model, None), name)
+        corpus = {_CORPUS: self.corpus} if self.corpus is not None else {}
+        return evaluate([embedder], [tested], contexts=["none"], other_contexts=corpus)
+
+
+def describe(before: Evaluation, after: Evaluation, ends_with_start: bool) -> str:
+    """A table of both evaluations, and what it says."""
+    both = before.join(after)
+    first, second = Row(BEFORE, "none"), Row(AFTER, "none")
+    table = both.to_markdown(baseline=first)
+    if ends_with_start:
+        return f"{table}\nTraining did not help on the held-out queries, so the model ends as it started.\n"
+    comparison = both.compare(first, second)
+    verdict = "" if comparison.is_significant else ", which may be chance"
+    return (
+        f"{table}\n* differs significantly from the first row. Training changed NDCG@10 by "
+        f"{100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g}){verdict}.\n"
+    )
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds)):,} seconds"
+    return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+__all__ = ["TrainingReport", "describe"]

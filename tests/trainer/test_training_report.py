@@ -1,0 +1,100 @@
+"""What `cde-hf train` says before and after a training."""
+
+import json
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from cde_hf import run_training
+from cde_hf.saving import save_biencoder
+
+
+@pytest.fixture
+def command(tiny, tmp_path, monkeypatch):
+    """A training that leaves as much as it can to the package."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    save_biencoder(tiny.make_model("plain"), tiny.make_tokenizer(), tmp_path / "encoder", max_length=16)
+    rows = tiny.make_pairs(num_pairs=240)
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in [*rows["document"], "answer t0w1"])
+    )
+    options = {
+        "model": tmp_path / "encoder",
+        "data": tmp_path / "pairs.jsonl",
+        "output_dir": tmp_path / "out",
+        "max_steps": 4,
+        "cluster_size": 32,
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    return [part for name, value in options.items() for part in (f"--{name}", str(value))]
+
+
+@pytest.mark.parametrize("architecture", ["biencoder", "contextual"])
+def test_a_training_shows_the_model_before_and_after_it(command, tmp_path, capsys, architecture):
+    run_training([*command, "--architecture", architecture, "--corpus", str(tmp_path / "corpus.jsonl")])
+    output = capsys.readouterr().out
+    assert "240 pairs: " in output
+    assert "The corpus has 241 documents, with 100% of the pairs' documents among them." in output
+    assert "Training takes 4 steps of 8 pairs: about" in output or "Training takes 4 steps of 16 pairs" in output
+    before, after = output.split("Training takes")
+    assert "| after" not in before
+    for row in ("before, no context", "before, corpus context", "after, no context", "after, corpus context"):
+        assert f"| {row} |" in after
+    assert "Training changed NDCG@10 by" in after or "Training did not help" in after
+    assert f"cde-hf contextualize {tmp_path / 'out'} CORPUS" in after
+    SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+
+
+def test_without_a_corpus_the_model_alone_is_compared(command, capsys):
+    run_training([*command, "--architecture", "biencoder"])
+    output = capsys.readouterr().out
+    assert "| before, no context |" in output
+    assert "corpus context" not in output
+
+
+def test_a_learning_rate_that_ruins_the_model_gives_the_start_back(command, tmp_path, capsys):
+    run_training([*command, "--architecture", "biencoder", "--learning-rate", "10", "--max_grad_norm", "0"])
+    assert "Training did not help on the held-out queries, so the model ends as it started." in capsys.readouterr().out
+    start, end = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("encoder", "out"))
+    assert (start.encode(["t0w1 t0w2"]) == end.encode(["t0w1 t0w2"])).all()
+
+
+def test_a_corpus_without_the_documents_of_the_pairs_is_noticed(command, tmp_path, capsys):
+    (tmp_path / "other.txt").write_text("something else\nand more of it\n")
+    run_training([*command, "--architecture", "biencoder", "--corpus", str(tmp_path / "other.txt")])
+    assert "None of the pairs' documents are in the corpus. Check `--corpus`" in capsys.readouterr().out
+
+
+def test_a_missing_corpus_is_named_before_anything_is_made(command, tmp_path):
+    with pytest.raises((OSError, ValueError), match=r"no-such-corpus\.jsonl"):
+        run_training([*command, "--corpus", str(tmp_path / "no-such-corpus.jsonl")])
+    assert not (tmp_path / "out" / "plan").exists()
+
+
+def test_weak_labels_are_pointed_out(command, tiny, tmp_path, capsys):
+    rows = list(tiny.make_pairs(num_pairs=240))
+    for number, row in enumerate(rows):
+        row["query"] = rows[number % 60]["query"]  # four answers each
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_training([*command, "--architecture", "biencoder"])
+    output = capsys.readouterr().out
+    assert "These labels look weak: queries have several answers" in output
+
+
+@pytest.mark.parametrize(
+    "options", [["--held-out", "0"], ["--save-strategy", "no"], ["--eval-strategy", "no"]], ids=" ".join
+)
+def test_nothing_is_held_out_on_request(command, capsys, options):
+    run_training([*command, "--architecture", "biencoder", *options])
+    output = capsys.readouterr().out
+    assert "No queries are held out" in output
+    assert "ndcg@10" not in output
+
+
+def test_pairs_that_are_all_alike_are_refused(command, tmp_path):
+    row = json.dumps({"query": "t0w1", "document": "t0w2", "domain": "a"})
+    (tmp_path / "pairs.jsonl").write_text(f"{row}\n{row}\n")
+    with pytest.raises(ValueError, match="A model learns by telling pairs apart"):
+        run_training(command)
