@@ -112,6 +112,8 @@ def _run(ray: Any, actor: type, arguments: tuple[Any, ...], numbers: list[int]) 
         scheduling_strategy="SPREAD",
         **{kind: 1},
     )
+    # By default, Ray ends a run in which no file is finished for half an hour.
+    rows.context.execution_no_progress_timeout_s = -1
     results = tqdm(rows.iter_rows(), "Encode files", len(numbers), unit="file")
     return [ShardResult(**json.loads(row["result"])) for row in results]
 

@@ -69,7 +69,7 @@ def test_nodes_that_die_lose_nothing(cluster, corpus, expected, tmp_path):
         wait_for_files(tmp_path / "out", count, driver)
         cluster.remove_node(node, allow_graceful=False)
         node = cluster.add_node(**NODE)
-    assert driver.wait(timeout=300) == 0
+    assert driver.wait(timeout=900) == 0
     assert contents(tmp_path / "out") == expected
 
 
@@ -100,6 +100,36 @@ def test_a_bad_file_is_named_and_the_rest_is_encoded(corpus, tmp_path):
     assert result.returncode != 0
     assert "1 shards could not be encoded, such as `0.parquet`" in result.stderr
     assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == ["1.parquet"]
+
+
+SHORT_PATIENCE = """
+import sys
+import ray.data
+ray.data.DataContext.get_current().execution_no_progress_timeout_s = 0.5
+from cde_hf.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_files_may_take_longer_than_ray_waits(corpus, expected, tmp_path):
+    arguments = command(corpus, tmp_path / "out", "--ray", "local")[3:]
+    subprocess.run([sys.executable, "-c", SHORT_PATIENCE, *arguments], check=True)
+    assert contents(tmp_path / "out") == expected
+
+
+def test_a_full_disk_is_named_and_the_run_resumes(corpus, expected, tmp_path, mount):
+    sizes = [len(content) for content in expected.values()]
+    rest = 500_000  # manifest and context
+    out = mount("out", rest + sum(sizes[:4]))
+    run = command(corpus, out, "--ray", "local")
+    result = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert result.returncode != 0 and "could not be written: the disk is full" in result.stderr
+    done = {path: path.stat().st_ino for path in out.glob("*.parquet")}
+    assert 0 < len(done) < NUM_FILES and not list(out.glob(".*.new"))
+    subprocess.run(["mount", "-o", f"remount,size={10 * sum(sizes)}", out], check=True)
+    subprocess.run(run, check=True)
+    assert contents(out) == expected
+    assert all(path.stat().st_ino == number for path, number in done.items())
 
 
 def test_only_parquet_files_are_given_to_a_cluster(tmp_path):
