@@ -10,7 +10,8 @@ CARDS = sorted((Path(__file__).parents[1] / "model_cards").glob("*.md"))
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
-def test_a_card_parses_and_has_its_scores(path):
+def test_a_card_parses_and_has_its_scores_or_says_that_it_has_none(path):
     card = ModelCard(path.read_text())
     assert card.data.base_model
-    assert {result.metric_type for result in card.data.eval_results} >= {"ndcg@10"}
+    metrics = {result.metric_type for result in card.data.eval_results or ()}
+    assert "ndcg@10" in metrics or "This card has no scores, so the quality of the model is unknown." in card.text
