@@ -179,6 +179,12 @@ def test_a_broken_list_of_sources_is_named(tmp_path, content):
         script_arguments._read_sources(str(tmp_path / "sources.yaml"), {})
 
 
+def test_the_negation_of_an_argument_is_given_too():
+    command_line = ["--data", "docstrings", "--output_dir", "out", "--use_cpu", "true", "--no-filter-false-negatives"]
+    parsed, args = TrainingArgumentParser().parse(command_line)
+    assert "filter_false_negatives" in parsed.given and not args.filter_false_negatives
+
+
 def test_columns_are_named_as_in_prepare(tmp_path):
     (tmp_path / "faq.csv").write_text("question,answer\nWho barks?,A dog.\n")
     command_line = ["--data", str(tmp_path / "faq.csv"), "--columns", "query=question", "document=answer"]

@@ -12,9 +12,28 @@ from cde_hf.trainer.sizes import TextLengths, choose_sizes, count_steps, estimat
 LENGTHS = TextLengths(query=6.0, document=20.0, longest=33)
 
 
-def chosen(tiny, tmp_path, *, given=(), num_pairs=1000, kind="plain", is_evaluated=True, lengths=LENGTHS, **arguments):
+def chosen(
+    tiny,
+    tmp_path,
+    *,
+    given=(),
+    num_pairs=1000,
+    largest_domain=1000,
+    kind="plain",
+    is_evaluated=True,
+    lengths=LENGTHS,
+    **arguments,
+):
     args = ContextualTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **arguments)
-    choose_sizes(args, set(given), tiny.make_model(kind), num_pairs, lengths, is_evaluated=is_evaluated)
+    choose_sizes(
+        args,
+        set(given),
+        tiny.make_model(kind),
+        num_pairs,
+        lengths,
+        largest_domain=largest_domain,
+        is_evaluated=is_evaluated,
+    )
     return args
 
 
@@ -87,6 +106,12 @@ def test_the_estimate_grows_with_steps_and_texts(tiny, tmp_path, monkeypatch):
     assert seconds[0] == pytest.approx(10 * 64 * 26 * 3 * 1e-3)  # forward and backward passes
     args.mini_batch_size = 8
     assert estimate_seconds(args, model, LENGTHS, 10, None) == pytest.approx(4 / 3 * seconds[0])
+
+
+def test_a_run_has_three_epochs_or_a_hundred_steps_on_a_cpu(tiny, tmp_path):
+    assert chosen(tiny, tmp_path, num_pairs=300).max_steps == 3 * (300 // 32)
+    assert chosen(tiny, tmp_path, num_pairs=10**5).max_steps == 100
+    assert chosen(tiny, tmp_path, given={"num_train_epochs"}, num_train_epochs=2).max_steps == -1
 
 
 def test_steps_are_counted_before_the_trainer_does(tiny, tmp_path):

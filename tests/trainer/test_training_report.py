@@ -56,7 +56,10 @@ def test_without_a_corpus_the_model_alone_is_compared(command, capsys):
 
 def test_a_learning_rate_that_ruins_the_model_gives_the_start_back(command, tmp_path, capsys):
     run_training([*command, "--architecture", "biencoder", "--learning-rate", "10", "--max_grad_norm", "0"])
-    assert "Training did not help on the held-out queries, so the model ends as it started." in capsys.readouterr().out
+    assert (
+        "Training did not help on the held-out queries: the model keeps the weights of the start."
+        in capsys.readouterr().out
+    )
     start, end = (SentenceTransformer(str(tmp_path / name), device="cpu") for name in ("encoder", "out"))
     assert (start.encode(["t0w1 t0w2"]) == end.encode(["t0w1 t0w2"])).all()
 
@@ -100,6 +103,20 @@ def test_nothing_is_held_out_on_request(command, capsys, options):
     output = capsys.readouterr().out
     assert "No queries are held out" in output
     assert "ndcg@10" not in output
+
+
+def test_held_out_queries_beside_a_test_set_are_refused(command, tmp_path):
+    with pytest.raises(ValueError, match="`held_out=30` was given with `eval_data`, `plan` or a strategy"):
+        run_training([*command, "--held-out", "30", "--eval-data", str(tmp_path / "pairs.jsonl")])
+
+
+def test_many_small_domains_are_trained_on(command, tiny, tmp_path):
+    rows = list(tiny.make_pairs(num_pairs=240))
+    for number, row in enumerate(rows):
+        row["domain"] = f"domain {number % 30}"
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_training([*command, "--architecture", "biencoder", "--cluster_size", "4"])
+    assert (tmp_path / "out" / "model.safetensors").exists()
 
 
 def test_pairs_that_are_all_alike_are_refused(command, tmp_path):

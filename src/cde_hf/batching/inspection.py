@@ -163,7 +163,7 @@ def format_statistics(plan: BatchPlan) -> str:
 
 
 def format_batch(plan: BatchPlan, *, num_queries: int = 3, width: int = 100) -> str:
-    """Formats some queries of a batch for the terminal, with what a training takes for wrong answers."""
+    """Formats some queries of a batch for the terminal, with the documents that training treats as wrong."""
     batch = json.loads((plan.folder / "samples.json").read_text(encoding="utf-8"))["batch"]
     lines = [f"In a batch of {batch['size']} pairs (surrogate scores in brackets):"]
     for entry in batch["queries"][:num_queries]:

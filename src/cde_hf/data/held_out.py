@@ -16,7 +16,7 @@ _ROWS_PER_BATCH = 10_000
 
 
 def hold_out(
-    dataset: Dataset, num_queries: int, *, corpus: Corpus | None = None, text_column: str | None = None, seed: int = 0
+    dataset: Dataset, num_queries: int, *, corpus: Corpus | None = None, seed: int = 0
 ) -> tuple[Dataset, RetrievalSet]:
     """
     Splits pairs into pairs to train on and a retrieval set of other queries.
@@ -31,29 +31,28 @@ def hold_out(
             Number of queries to hold out.
         corpus (`Corpus`, *optional*):
             Documents to search, beside the answers. Defaults to the documents of the pairs.
-        text_column (`str`, *optional*):
-            As for [`load_corpus`].
         seed (`int`, *optional*, defaults to `0`):
             Seed of the choice of queries and documents.
 
     Returns:
         `tuple[Dataset, RetrievalSet]`: The pairs that are left, in their order, and the retrieval set, which searches
-        the answers and a sample of the corpus, a thousand documents in all.
+        the answers, filled up to a thousand documents with a sample of the corpus.
     """
     check_pairs(dataset)
     generator = np.random.default_rng(seed)
-    queries = dataset.unique("query")
+    batches = dataset.with_format(None).select_columns(["query"]).iter(batch_size=_ROWS_PER_BATCH)
+    texts = [query.strip() for batch in batches for query in batch["query"]]
+    queries = list(dict.fromkeys(texts))
     if not 0 < num_queries < len(queries):
         raise ValueError(
             f"The data set has {len(queries)} different queries, so between 1 and {len(queries) - 1} of them can be "
             f"held out, not {num_queries}. Give more pairs."
         )
     chosen = {queries[index] for index in generator.choice(len(queries), num_queries, replace=False)}
-    batches = dataset.with_format(None).select_columns(["query"]).iter(batch_size=_ROWS_PER_BATCH)
-    is_held_out = np.array([query in chosen for batch in batches for query in batch["query"]])
+    is_held_out = np.array([text in chosen for text in texts])
     rows = np.arange(len(dataset))
     tested = retrieval_set_from_pairs(HELD_OUT, dataset.select(rows[is_held_out]))
-    documents = dataset["document"] if corpus is None else load_documents(corpus, text_column=text_column)
+    documents = dataset["document"] if corpus is None else load_documents(corpus)
     return dataset.select(rows[~is_held_out]), _with_documents(tested, documents, generator)
 
 

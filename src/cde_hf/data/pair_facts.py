@@ -1,4 +1,4 @@
-"""What a set of training pairs looks like, and what about it may spoil a training."""
+"""Counts that describe training pairs, and signs of weak labels."""
 
 from dataclasses import dataclass
 
@@ -37,8 +37,10 @@ class PairFacts:
     def of(cls, dataset: Dataset) -> "PairFacts":
         """Counts the pairs of a data set. Refuses pairs that are all alike, from which nothing can be learned."""
         check_pairs(dataset)
-        counts = np.unique(_hashes(dataset, "query"), return_counts=True)[1]
-        num_queries, num_documents = len(counts), len(np.unique(_hashes(dataset, "document")))
+        queries, documents = (_hashes(dataset, name) for name in ("query", "document"))
+        different = np.unique(np.stack([queries, documents]), axis=1)
+        counts = np.unique(different[0], return_counts=True)[1]
+        num_queries, num_documents = len(counts), len(np.unique(documents))
         if num_queries < 2 or num_documents < 2:
             raise ValueError(
                 f"The {len(dataset):,} pairs have {num_queries:,} different queries and {num_documents:,} different "

@@ -1,4 +1,4 @@
-"""What a training tells its user: what the pairs look like, how long it takes, and what it was worth."""
+"""Reports on a training run: the pairs, the expected time, and the scores before and after."""
 
 import sys
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from ..contextual_models import contextualize
 from ..data import PairFacts, RetrievalSet
 from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
 from ..model_names import model_path
+from ..modeling import sample_documents
+from ..modeling.frequency_pooling import MAX_DOCUMENTS
 from .evaluation import make_embedder
 from .models import is_contextual_checkpoint
 from .sizes import TextLengths, count_steps, estimate_seconds
@@ -19,13 +21,13 @@ from .trainer import ContextualContrastiveTrainer
 
 BEFORE, AFTER = "before", "after"
 _CORPUS = "corpus"
-_MANY_FALSE_NEGATIVES = 0.15
+_WEAK_SHARE = 0.15
 _NUM_COMPARED_DOCUMENTS = 1000
 
 
 class TrainingReport:
     """
-    Prints a report before and after a training.
+    Prints a report before and after training.
 
     Args:
         trainer (`ContextualContrastiveTrainer`):
@@ -75,6 +77,9 @@ class TrainingReport:
         seconds = estimate_seconds(args, self.trainer.model, self.lengths, num_steps, self.tested)
         batch = f"{args.per_device_train_batch_size:,} pairs"
         say(f"Training takes {num_steps:,} steps of {batch}: about {_duration(seconds)}.")
+        num_seen = num_steps * args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
+        if num_seen < len(plan) - args.per_device_train_batch_size:
+            say(f"That is {num_seen / len(plan):.0%} of the pairs. `--num-train-epochs 1` trains on all of them.")
         if self.tested is None:
             say("No queries are held out, so nothing will show whether training helps, except scores of your own.")
             return
@@ -83,10 +88,12 @@ class TrainingReport:
         say(self._before.to_markdown())
 
     def end(self) -> None:
-        """Scores the model after the training, and says what the training was worth and how to use the model."""
+        """Scores the trained model, and says how much it gained and how to use it."""
         folder, code = self.trainer.args.output_dir, ", trust_remote_code=True" if self.trainer.is_contextual else ""
         if self.tested is not None and self._before is not None:
-            model = SentenceTransformer(folder, trust_remote_code=self.trainer.is_contextual)
+            model = SentenceTransformer(
+                folder, trust_remote_code=self.trainer.is_contextual, device=str(self.trainer.args.device)
+            )
             say(describe(self._before, self._score(AFTER, model, self.tested), self.trainer.ends_with_start))
         say(
             f"Wrote {folder}: load it with SentenceTransformer('{folder}'{code}). It reads the first "
@@ -101,10 +108,12 @@ class TrainingReport:
         statistics = batch_statistics(self.trainer.batch_plan, args.per_device_train_batch_size, args.batch_grouping)
         share, ending = statistics["filtered_share"], " and are left out" if args.filter_false_negatives else ""
         say(f"In a batch, {share:.0%} of the negatives may be right answers{ending}.")
-        if share > _MANY_FALSE_NEGATIVES or self.facts.has_many_answers:
+        if share > _WEAK_SHARE or self.facts.has_many_answers:
+            reason = "queries have several answers" if self.facts.has_many_answers else "many negatives look right"
+            shown = ", which the held-out queries will show" if self.tested is not None else ""
             say(
-                "These labels look weak: queries have several answers, and more may be missing from the pairs. They "
-                "can make a good model worse, which the held-out queries will show."
+                f"These labels look weak: {reason}, and answers may be missing from the pairs. They can make a good "
+                f"model worse{shown}."
             )
 
     def _compare_with_corpus(self, corpus: Sequence[str]) -> None:
@@ -116,8 +125,8 @@ class TrainingReport:
         share = len(sample & {text.strip() for text in corpus if text.strip() in sample}) / len(sample)
         if share == 0:
             say(
-                "None of the pairs' documents are in the corpus. Check `--corpus`, if they belong to it: a model that "
-                "is trained on other documents gains less."
+                "None of the pairs' documents are in the corpus. Check `--corpus`: training on documents of another "
+                "corpus helps less."
             )
         else:
             say(f"The corpus has {len(corpus):,} documents, with {share:.0%} of the pairs' documents among them.")
@@ -133,14 +142,18 @@ class TrainingReport:
                 max_length=trainer.max_length,
                 batch_size=trainer.args.per_device_eval_batch_size,
             ).model
-        model = SentenceTransformer(path, prompts=trainer.prompts.for_sentence_transformers())
+        model = SentenceTransformer(
+            path, prompts=trainer.prompts.for_sentence_transformers(), device=str(trainer.args.device)
+        )
         model.max_seq_length = trainer.max_length
         model.similarity_fn_name = "cosine"
         return model
 
     def _score(self, name: str, model: SentenceTransformer, tested: RetrievalSet) -> Evaluation:
         embedder = ContextualModelEmbedder(contextualize(model, None), name)
-        corpus = {_CORPUS: self.corpus} if self.corpus is not None else {}
+        corpus = {}
+        if self.corpus is not None:
+            corpus = {_CORPUS: sample_documents(self.corpus, MAX_DOCUMENTS, seed=self.trainer.args.seed)}
         return evaluate([embedder], [tested], contexts=["none"], other_contexts=corpus)
 
 
@@ -150,7 +163,7 @@ def describe(before: Evaluation, after: Evaluation, ends_with_start: bool) -> st
     first, second = Row(BEFORE, "none"), Row(AFTER, "none")
     table = both.to_markdown(baseline=first)
     if ends_with_start:
-        return f"{table}\nTraining did not help on the held-out queries, so the model ends as it started.\n"
+        return f"{table}\nTraining did not help on the held-out queries: the model keeps the weights of the start.\n"
     comparison = both.compare(first, second)
     verdict = "" if comparison.is_significant else ", which may be chance"
     return (

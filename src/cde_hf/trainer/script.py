@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from accelerate import PartialState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from ..batching.batch_plan import BATCH_PLAN
+from ..batching.preparation import number_domains
 from ..data import PairFacts, hold_out, load_documents
 from ..files import CHECKPOINT
 from ..processes import process_state
@@ -63,7 +65,8 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         frequency_scale=script.frequency_scale,
     )
     facts = PairFacts.of(pairs)
-    tested, num_held_out = None, script.num_held_out(facts.num_queries)
+    # FSDP does not keep the weights at the start, to which the training may return.
+    tested, num_held_out = None, 0 if args.fsdp else script.num_held_out(facts.num_queries)
     if num_held_out > 0:
         pairs, tested = hold_out(pairs, num_held_out, corpus=corpus, seed=args.seed)
     lengths = TextLengths.of(pairs, tokenizer, prompts)
@@ -73,6 +76,7 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         model,
         len(pairs),
         lengths,
+        largest_domain=int(np.bincount(number_domains(pairs)[1]).max()),
         is_evaluated=tested is not None,
         has_new_layers=is_contextual(model) and not is_contextual_checkpoint(script.model),
     )

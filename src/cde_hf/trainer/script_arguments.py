@@ -31,7 +31,7 @@ from .models import DEFAULT_POOLING, Architecture, find_prompts
 from .sizes import CHOSEN, STRATEGY
 
 
-_MAX_HELD_OUT = 250
+_MIN_HELD_OUT, _MAX_HELD_OUT = 10, 250
 _MANY_QUERIES = 1_000_000  # such data has test sets of its own, and is slow to split
 
 
@@ -62,8 +62,8 @@ class ScriptArguments:
         default=None,
         metadata={
             "help": "Number of queries to hold out of the pairs, to choose the best state of the model and test it. "
-            "Default: a tenth, at most 250, or none of over a million. None are held out with `--eval-data`, `--plan` "
-            "or a strategy of your own, such as `--save-strategy epoch`."
+            "Default: a tenth, at most 250, or none if that is below 10 or there are over a million. None are held "
+            "out with `--eval-data`, `--plan` or a strategy of your own, such as `--save-strategy epoch`."
         },
     )
     model: str = field(
@@ -160,10 +160,16 @@ class ScriptArguments:
     def num_held_out(self, num_queries: int) -> int:
         """Number of queries to hold out of the pairs."""
         if self.eval_data is not None or self.plan is not None or self.given & STRATEGY:
+            if self.held_out:
+                raise ValueError(
+                    f"`held_out={self.held_out}` was given with `eval_data`, `plan` or a strategy for evaluations, "
+                    "with which no queries are held out. Leave one of them out."
+                )
             return 0
         if self.held_out is not None:
             return self.held_out
-        return min(_MAX_HELD_OUT, num_queries // 10) if num_queries <= _MANY_QUERIES else 0
+        num_held_out = min(_MAX_HELD_OUT, num_queries // 10)
+        return num_held_out if num_held_out >= _MIN_HELD_OUT and num_queries <= _MANY_QUERIES else 0
 
     def load_prompts(self) -> Prompts:
         """The prompts to train with: those that were given, or the model's own."""
@@ -348,6 +354,7 @@ class TrainingArgumentParser(HfArgumentParser):
             raise ValueError(f"`{error.doc}` is not valid JSON ({error}). Put it into single quotes.") from error
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)} (see --help-all)")
+        given |= {name.removeprefix("no_") for name in given}  # such as `--no-filter-false-negatives`
         parsed[0].given = frozenset(given)
         return parsed[0], parsed[1]
 

@@ -25,16 +25,20 @@ NUM_EVALUATIONS = 4
 # Layers that a new contextual model adds to its encoder start from random weights and learn faster.
 NEW_LAYERS = {r"stage_model\.(?!backbone)": 5e-4}
 _SETTINGS = {"learning_rate": 3e-5, "temperature": 0.05}
+_MAX_STEPS, _MAX_STEPS_ON_CPU = 1000, 100
 _MANY_FALSE_NEGATIVES = 0.2
 _NUM_SAMPLED_PAIRS = 500
 _NUM_TIMED_TEXTS = 16
 _BACKWARD_COST = 2.0  # of a backward pass, in forward passes
+_UNKNOWN_MEMORY = 2**33
 _BYTES_PER_ACTIVATION = 160  # of a token, a layer and a dimension, for a backward pass
 
 # What `choose_sizes` may set, of the arguments that `--help` shows with a default.
 CHOSEN = frozenset(
     {
         *_SETTINGS,
+        "max_steps",
+        "num_train_epochs",
         "per_device_train_batch_size",
         "max_length",
         "mini_batch_size",
@@ -61,7 +65,7 @@ class TextLengths:
         document (`float`):
             Mean length of a document.
         longest (`int`):
-            Length that 95% of the documents do not exceed.
+            Length that 95% of the queries and 95% of the documents do not exceed.
     """
 
     query: float
@@ -77,7 +81,8 @@ class TextLengths:
             sorted(len(ids) for ids in tokenizer(sample[name], verbose=False)["input_ids"])
             for name in ("query", "document")
         )
-        return cls(sum(query) / len(query), sum(document) / len(document), document[int(0.95 * (len(document) - 1))])
+        longest = max(lengths[int(0.95 * (len(lengths) - 1))] for lengths in (query, document))
+        return cls(sum(query) / len(query), sum(document) / len(document), longest)
 
 
 def choose_sizes(
@@ -87,11 +92,12 @@ def choose_sizes(
     num_pairs: int,
     lengths: TextLengths,
     *,
+    largest_domain: int,
     is_evaluated: bool,
     has_new_layers: bool = False,
 ) -> None:
     """
-    Sets learning rate, precision, batch, length, mini-batch and evaluations, as far as the user left them open.
+    Sets learning rate, precision, batch, length, steps, mini-batch and evaluations, as far as the user left them open.
 
     Args:
         args (`ContextualTrainingArguments`):
@@ -104,6 +110,8 @@ def choose_sizes(
             Number of pairs to train on.
         lengths (`TextLengths`):
             Lengths of their texts.
+        largest_domain (`int`):
+            Number of pairs of the largest domain, which must fill a batch.
         is_evaluated (`bool`):
             Whether there are held-out queries. The model is then the best of `NUM_EVALUATIONS` states, or the start if
             no state is better.
@@ -120,11 +128,14 @@ def choose_sizes(
         args.bf16, args.mixed_precision = True, "bf16"
     config = _backbone(model).config
     if "per_device_train_batch_size" not in given:
-        args.per_device_train_batch_size = max(2, min(64 if on_cpu else 256, _power_of_two(num_pairs / 8)))
+        fillable = min(num_pairs / 8, largest_domain) / (args.world_size if args.gather_across_devices else 1)
+        args.per_device_train_batch_size = max(2, min(64 if on_cpu else 256, _power_of_two(fillable)))
     if "max_length" not in given:
         args.max_length = min(
             longest_text(_backbone(model)), 256 if on_cpu else 512, 32 * math.ceil(lengths.longest / 32)
         )
+    if not given & {"max_steps", "num_train_epochs"}:
+        args.max_steps = min(count_steps(args, num_pairs), _MAX_STEPS_ON_CPU if on_cpu else _MAX_STEPS)
     num_steps = count_steps(args, num_pairs)
     if not given & {"mini_batch_size", "mini_batch_num_tokens"}:
         per_text = _BYTES_PER_ACTIVATION * config.num_hidden_layers * config.hidden_size * args.max_length
@@ -146,14 +157,14 @@ def has_many_false_negatives(plan: BatchPlan) -> bool:
     """
     Whether so many documents of random batches may be right answers that the filter helps.
 
-    Where there are few, it takes away hard negatives.
+    Where there are few, the filter removes useful hard negatives.
     """
     batch_size = min(64, len(plan))
     return batch_statistics(plan, batch_size, "random")["filtered_share"] > _MANY_FALSE_NEGATIVES
 
 
 def count_steps(args: ContextualTrainingArguments, num_pairs: int) -> int:
-    """Number of steps of a run, but for batches that clusters or domains cannot fill."""
+    """Number of steps of a run, not counting that some domains cannot fill their last batch."""
     if args.max_steps > 0:
         return args.max_steps
     pairs_per_step = args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
@@ -215,7 +226,10 @@ def _memory(args: ContextualTrainingArguments) -> int:
     """Bytes of the GPU of a process, or its share of the machine's memory: the same in all processes."""
     if args.device.type == "cuda":
         return torch.cuda.get_device_properties(args.device).total_memory
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // args.world_size
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // args.world_size
+    except (AttributeError, ValueError):  # not on Windows
+        return _UNKNOWN_MEMORY
 
 
 def _computes_bf16(device: torch.device) -> bool:
