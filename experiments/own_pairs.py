@@ -1,7 +1,7 @@
 """
 own-pairs: what training on pairs of one's own domain is worth, beside sentence-transformers' own trainer.
 
-1. 250 queries are held out of the training pairs, or a quarter. They choose between start, middle and end of a training.
+1. 250 queries are held out of the training pairs, or a quarter. They choose between start, middle and end of training.
    Settings were chosen on them too, never on the test queries.
 2. Models are trained on 300, 1,000 and all other pairs.
 3. The untrained encoder, the last and the chosen state are scored on test queries: alone and contextualized with the
