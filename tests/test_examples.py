@@ -47,7 +47,7 @@ def test_sentence_transformers_batches(tmp_path):
 
 
 TINY_TRAINING = [
-    *("--data", "docstrings", "--max_pairs", "400"),
+    *("--data", "docstrings", "--max_pairs", "400", "--architecture", "contextual"),
     *("--output_dir", "model", "--max_steps", "2", "--per_device_train_batch_size", "8"),
     *("--mini_batch_size", "4", "--max_length", "16", "--context_size", "8", "--first_stage_layers", "1"),
     *("--gather_across_devices", "--warmup_steps", "0", "--save_steps", "1", "--cluster_size", "32"),
