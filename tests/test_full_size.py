@@ -5,7 +5,7 @@ It needs an encoder such as nomic-embed-text-v1.5 as a sentence-transformers fol
 
     FULL_SIZE_ENCODER=nomic-embed-text-v1.5 python -m pytest -s -m slow tests/test_full_size.py
 
-The pairs are docstrings, or those of the file `FULL_SIZE_PAIRS`. `-s` shows time, memory and losses.
+The pairs are docstrings, or come from the file `FULL_SIZE_PAIRS`. `-s` shows time, memory and losses.
 """
 
 import json
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.skipif(ENCODER is None, reason="the variable FULL_SIZE_ENCODER names no folder of an encoder"),
 ]
 
-# In a process of its own, whose peak of memory is that of the training.
+# In a process of its own, so that its peak memory is the training's.
 TRAINING = f"""
 import json, resource, statistics, sys, time
 from transformers import AutoTokenizer, TrainerCallback

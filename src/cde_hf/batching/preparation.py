@@ -170,7 +170,7 @@ def _check_plan(plan: BatchPlan, identity: dict[str, Any]) -> None:
 
 
 def _resume_or_start_over(work: Path, identity: dict[str, Any]) -> None:
-    """Empties the folder, but for the hashes, if it was started with other data or settings."""
+    """Deletes everything except the hashes if the folder was started with other data or settings."""
     text, path = json.dumps(identity, indent=2), work / _IDENTITY
     if path.exists():
         if path.read_text(encoding="utf-8") == text:

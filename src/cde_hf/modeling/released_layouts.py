@@ -45,7 +45,7 @@ def read_released_config(config_dict: dict[str, Any], path: str | os.PathLike, *
             The checkpoint's folder or its name on the Hub. Its `backbone_config.json` describes the backbones of both
             stages. Without that file they are known by name.
         kwargs:
-            Arguments of `from_pretrained`, of which those of the Hub are used.
+            Arguments of `from_pretrained`. Only the Hub arguments are used.
     """
     hub_names = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
     hub_kwargs = {name: kwargs[name] for name in hub_names if name in kwargs}
