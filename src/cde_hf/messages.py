@@ -20,7 +20,7 @@ def printable(text: str) -> str:
 def count_of(number: int, noun: str) -> str:
     """Returns a number and its noun, such as `"1 query"` or `"2,000 queries"`."""
     if number != 1:
-        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+        noun = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun}"
 
 
