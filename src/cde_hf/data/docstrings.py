@@ -166,18 +166,14 @@ def docstring_split(
     return dataset.select(np.flatnonzero(~is_held_out)), retrieval_sets
 
 
-def library_versions(names: Sequence[str] | None = None) -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """
     Returns the versions of the libraries of the docstring corpus that are installed here.
-
-    Args:
-        names (`Sequence[str]`, *optional*, defaults to all):
-            Names from `LIBRARIES`.
 
     Returns:
         `dict[str, str]`: Versions by name, in the order of the names.
     """
-    return {name: library.version for name, library in find_libraries(names).items()}
+    return {name: library.version for name, library in find_libraries().items()}
 
 
 class InstalledLibrary(NamedTuple):

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def make_model_meta(
     checkpoint: str | Path,
     *,
-    name: str | None = None,
-    revision: str = "main",
     num_parameters: int | None = None,
-    max_length: int = 512,
     prompts: Prompts | None = None,
     training_datasets: Iterable[str] = (),
     trust_remote_code: bool = False,
@@ -32,15 +29,10 @@ def make_model_meta(
 
     Args:
         checkpoint (`str` or `Path`):
-            Folder or Hub name of a checkpoint that includes its first stage.
-        name (`str`, *optional*):
-            Name in the results, `organisation/model`. Defaults to the Hub name, or to `local/` and the folder's name.
-        revision (`str`, *optional*, defaults to `"main"`):
-            Revision on the Hub.
+            Folder or Hub name of a checkpoint that includes its first stage. A folder is `local/` and its name in the
+            results.
         num_parameters (`int`, *optional*):
             Number of parameters of both stages.
-        max_length (`int`, *optional*, defaults to `512`):
-            Maximum number of tokens of a text.
         prompts (`Prompts`, *optional*):
             Prompts that the model was trained with. Defaults to the prompts saved in the checkpoint.
         training_datasets (`Iterable[str]`, *optional*):
@@ -69,7 +61,7 @@ def make_model_meta(
             "Use the checkpoint that it was made from."
         )
     path = Path(checkpoint)
-    prompts = prompts or _saved_prompts(checkpoint, revision)
+    prompts = prompts or _saved_prompts(checkpoint)
     trained_with = (prompts.classification, prompts.clustering)
     task_prompts = {task: prompt for task, prompt in cde_model_prompts.items() if prompt in trained_with}
     task_prompts |= {"query": prompts.query, "document": prompts.document}
@@ -80,13 +72,13 @@ def make_model_meta(
     return ModelMeta(
         loader=load,
         loader_kwargs={"model_prompts": task_prompts, "trust_remote_code": True},
-        name=name or (f"local/{path.name}" if path.is_dir() else str(checkpoint)),
-        revision=revision,
+        name=f"local/{path.name}" if path.is_dir() else str(checkpoint),
+        revision="main",
         release_date=None,
         languages=["eng-Latn"],
         n_parameters=num_parameters,
         memory_usage_mb=None,
-        max_tokens=max_length,
+        max_tokens=None,
         embed_dim=config.hidden_size,
         license=None,
         open_weights=True,
@@ -100,8 +92,8 @@ def make_model_meta(
     )
 
 
-def _saved_prompts(checkpoint: str | Path, revision: str) -> Prompts:
-    settings_file = cached_file(checkpoint, "config_sentence_transformers.json", revision=revision)
+def _saved_prompts(checkpoint: str | Path) -> Prompts:
+    settings_file = cached_file(checkpoint, "config_sentence_transformers.json")
     saved = json.loads(Path(cast(str, settings_file)).read_text(encoding="utf-8"))["prompts"]
     names = {field.name for field in fields(Prompts)}
     return replace(NO_PROMPTS, **{name: prompt for name, prompt in saved.items() if name in names})

@@ -79,21 +79,18 @@ class WhitenedEmbedder:
             Embeds the texts. Without a context, its vectors stay unchanged.
         name (`str`, *optional*):
             Name of its row in a table. Defaults to the embedder's name and the word whitened.
-        shrinkage (`float`, *optional*, defaults to `0.9`):
-            See [`fit_whitening`].
     """
 
-    def __init__(self, embedder: Embedder, name: str | None = None, *, shrinkage: float = 0.9):
+    def __init__(self, embedder: Embedder, name: str | None = None):
         self.embedder = embedder
         self.name = name or f"{embedder.name}, whitened"
-        self.shrinkage = shrinkage
         self.whitening: Whitening | None = None
 
     def set_context(self, documents: Sequence[str] | None) -> None:
         """Fits the whitening to documents of the corpus, or removes it."""
         self.whitening = None
         if documents is not None:
-            self.whitening = fit_whitening(self.embedder.embed_documents(documents), shrinkage=self.shrinkage)
+            self.whitening = fit_whitening(self.embedder.embed_documents(documents))
 
     def embed_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Returns vectors of shape `(num_texts, dim)`."""

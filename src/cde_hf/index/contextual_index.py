@@ -78,7 +78,6 @@ class ContextualIndex:
         *,
         kind: IndexKind = "auto",
         batch_size: int = 32,
-        seed: int = 0,
     ) -> "ContextualIndex":
         """
         Encodes a corpus and builds an index of it.
@@ -94,15 +93,13 @@ class ContextualIndex:
                 500,000 documents and `"hnsw"` beyond.
             batch_size (`int`, *optional*, defaults to `32`):
                 Number of texts to encode at once.
-            seed (`int`, *optional*, defaults to `0`):
-                Seed with which a context is sampled.
 
         Returns:
             `ContextualIndex`: The index.
         """
         check_kind(kind)
         document_ids, texts = ids_and_texts(documents)
-        model = with_own_context(load_if_path(model), texts, seed=seed)
+        model = with_own_context(load_if_path(model), texts)
         vectors = encode_documents(model, texts, batch_size)
         counts = count_texts(model.tokenizer, texts)
         return cls(model, IndexState.build(vectors, document_ids, texts, kind, counts=counts))
@@ -307,7 +304,7 @@ class ContextualIndex:
             self._keep_moments()
             self._state = state
 
-    def drift(self, new_documents: Corpus | None = None, *, batch_size: int = 32) -> Drift:
+    def drift(self, new_documents: Corpus | None = None) -> Drift:
         """
         Measures how far the corpus has moved since the index was built, and whether it needs a new context.
 
@@ -315,8 +312,6 @@ class ContextualIndex:
             new_documents (`Corpus`, *optional*):
                 Documents that are about to be added, as for [`load_corpus`]. By default, the index is compared with
                 its state when built.
-            batch_size (`int`, *optional*, defaults to `32`):
-                Number of texts to encode at once.
 
         Returns:
             `Drift`: The value, which stays between 0 and 1 while the corpus only grows, unknown terms, and the
@@ -330,7 +325,7 @@ class ContextualIndex:
             )
         documents = None if new_documents is None else load_documents(new_documents)
         unknown = unknown_terms(self.model.tokenizer, context, documents or [text for text in self.texts if text])
-        new_vectors = [] if documents is None else [encode_documents(self.model, documents, batch_size)]
+        new_vectors = [] if documents is None else [encode_documents(self.model, documents)]
         with self._writing:
             then, state = self._keep_moments(), self._state
         if not len(state) and not new_vectors:

@@ -25,7 +25,7 @@ _NUM_CHECKED_TEXTS = 8
 _MIN_CHECKED_COSINE = 0.99
 
 
-def encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int) -> np.ndarray:
+def encode_documents(model: SentenceTransformer, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
     """Encodes documents into vectors of shape `(num_documents, dim)`, with a progress bar if there are many."""
     embedder = SentenceTransformerEmbedder(model, "the model", batch_size=batch_size)
     is_short = len(texts) <= 8 * batch_size
@@ -131,7 +131,7 @@ def encode_again(model: SentenceTransformer, vectors: np.ndarray, texts: Sequenc
             "The origin of the vectors is unknown: got neither `origin` nor texts to encode again. Give "
             "`origin=vector_origin(model)` of the model that made them, or `texts`."
         )
-    again = encode_documents(model, [texts[row] or "" for row in rows], batch_size=_NUM_CHECKED_TEXTS)
+    again = encode_documents(model, [texts[row] or "" for row in rows])
     given = vectors[rows]
     if again.shape != given.shape:
         raise ValueError(
