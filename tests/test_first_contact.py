@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus, evaluate
@@ -87,6 +88,17 @@ def test_a_run_resumes_in_its_folder_without_overwriting(tmp_path, monkeypatch):
     assert not checkpoint.exists() and not plan.exists()
 
 
+def test_a_corpus_that_is_given_as_a_set_is_recognised(corpus_file, tmp_path, capsys):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "cat.md").write_text(CORPUS[0])
+    (tmp_path / "faq.csv").write_text("question,answer\nWho barks?,A dog.\n")
+    for path in (corpus_file, str(tmp_path / "notes"), str(tmp_path / "faq.csv")):
+        hint = f"If it is a corpus without queries, use `cde-hf evaluate MODEL --corpus {path}`."
+        assert hint in error_of(["evaluate", "minilm", "--data", path], capsys)
+    error = error_of(["evaluate", "minilm", "--data", path, "--columns", "query=question", "document=text"], capsys)
+    assert "has no column ['text']" in error and "--corpus" not in error
+
+
 def test_named_files_are_replaced_only_if_asked(tmp_path, capsys):
     mine = tmp_path / "mine.json"
     mine.write_text("{}")
@@ -113,11 +125,36 @@ def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("cde_hf.docstring_split", interrupt)
     monkeypatch.setattr("cde_hf.batching.BatchPlan.load", interrupt)
-    with pytest.raises(SystemExit) as stopped:
-        main(["inspect", str(tmp_path / "plan")])
-    assert stopped.value.code == 130
-    assert "cde-hf: interrupted. What was complete is kept" in capsys.readouterr().err
+    for command, ending in {
+        "prepare docstrings": " What was complete is kept: run the same command again.",
+        "inspect": "",
+    }.items():
+        with pytest.raises(SystemExit) as stopped:
+            main([*command.split(), str(tmp_path / "plan")])
+        assert stopped.value.code == 130
+        assert capsys.readouterr().err == f"\ncde-hf: interrupted.{ending}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode MODEL CORPUS OUT",
+        "export-onnx MODEL OUT",
+        "contextualize MODEL gone.txt OUT",
+        "evaluate MODEL --corpus gone.txt",
+        "train --model MODEL --data gone.jsonl --output-dir OUT --use-cpu",
+    ],
+)
+def test_a_model_is_refused_at_once_if_the_hub_cannot_be_reached(command, corpus_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
+    values = {"MODEL": "no-model", "CORPUS": corpus_file, "OUT": str(tmp_path / "out")}
+    start = time.monotonic()
+    error = error_of([values.get(part, part) for part in command.split()], capsys)
+    assert "`no-model` is no folder, and the Hub cannot be reached (" in error and error.count("\n") == 1
+    assert time.monotonic() - start < 15
 
 
 def test_options_are_named_as_options(tmp_path, capsys):

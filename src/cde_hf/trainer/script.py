@@ -48,12 +48,12 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
 
 
 def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
+    # Before the pairs are read and the plan is made, so that a mistake shows at once.
+    prompts = script.load_prompts()
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
-    # Before the plan is made, which takes longer, so that a mistake shows at once.
     eval_sets = script.load_eval_sets()
     corpus = load_documents(script.corpus, text_column=script.text_column) if script.corpus is not None else None
-    prompts = script.load_prompts()
     model, tokenizer = load_model(
         script.model,
         script.architecture,
