@@ -73,19 +73,22 @@ def test_a_finished_folder_is_replaced_only_if_asked(kind, command, tmp_path, ca
     assert (out / "weights.bin").read_text() == "an hour of work"
 
 
-def test_a_run_resumes_in_its_folder_without_overwriting(tmp_path, monkeypatch):
-    monkeypatch.setattr("cde_hf.trainer.script._train", lambda *args: None)
-    checkpoint = tmp_path / "out" / "checkpoint-5"
-    checkpoint.mkdir(parents=True)
-    CHECKPOINT.write_manifest(checkpoint, {"run": {}})
-    command = ["train", "--data", "docstrings", "--output-dir", str(tmp_path / "out"), "--use-cpu"]
-    plan = tmp_path / "out" / "plan"
-    plan.mkdir()
-    BATCH_PLAN.write_manifest(plan)
-    main([*command, "--resume-from-checkpoint", "auto", "--overwrite"])
+def test_a_run_is_removed_only_if_asked_and_when_all_data_is_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("cde_hf.trainer.script_arguments.prepare_batch_plan", lambda *args, **kwargs: 1 / 0)
+    (tmp_path / "pairs.csv").write_text("query,document\nWho barks?,A dog.\nWho sleeps?,A cat.\n")
+    checkpoint, plan = tmp_path / "out" / "checkpoint-5", tmp_path / "out" / "plan"
+    for folder, kind in {checkpoint: CHECKPOINT, plan: BATCH_PLAN}.items():
+        folder.mkdir(parents=True)
+        kind.write_manifest(folder, {"run": {}})
+    command = ["train", "--output-dir", str(tmp_path / "out"), "--use-cpu", "--overwrite", "--data"]
+    with pytest.raises(ZeroDivisionError):
+        main([*command, str(tmp_path / "pairs.csv"), "--resume-from-checkpoint", "auto"])
+    assert "is resumed, so `--overwrite` removes nothing" in capsys.readouterr().out
+    assert "There is no file or folder" in error_of([*command, str(tmp_path / "gone.csv")], capsys)
     assert checkpoint.exists() and plan.exists()
-    main([*command, "--overwrite"])  # otherwise `auto` could resume the older run, or its plan be refused
-    assert not checkpoint.exists() and not plan.exists()
+    with pytest.raises(ZeroDivisionError):
+        main([*command, str(tmp_path / "pairs.csv")])
+    assert not checkpoint.exists() and not plan.exists()  # otherwise `auto` could resume the older run
 
 
 def test_a_corpus_that_is_given_as_a_set_is_recognised(corpus_file, tmp_path, capsys):
