@@ -153,7 +153,7 @@ def test_prepare_and_inspect(pairs_file, tmp_path, capsys):
     plan = str(tmp_path / "plan")
     options = ["--columns", "query=ask", "document=reply", "--surrogate-dim", "4", "--cluster-size", "20"]
     main(["prepare", str(pairs_file), plan, *options])
-    assert "60 pairs, 1 domains, 3 clusters" in capsys.readouterr().out
+    assert "60 pairs, 1 domain, 3 clusters" in capsys.readouterr().out
     main(["inspect", plan])
     assert "60 pairs" in capsys.readouterr().out
     assert "<h2>Sample clusters</h2>" in (tmp_path / "plan.html").read_text()

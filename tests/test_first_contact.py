@@ -15,12 +15,12 @@ from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, enc
 from cde_hf.batching import surrogates
 from cde_hf.batching.batch_plan import BATCH_PLAN
 from cde_hf.cli import build_parser, main
-from cde_hf.cli.common import printable
 from cde_hf.data import save_retrieval_set
 from cde_hf.evaluation import Row
 from cde_hf.files import CHECKPOINT
 from cde_hf.index import contextual_index
 from cde_hf.index.storage import INDEX
+from cde_hf.messages import count_of, printable
 from cde_hf.onnx import ONNX
 from cde_hf.vectors import SentenceTransformerEmbedder
 
@@ -129,6 +129,19 @@ def test_options_are_named_as_options(tmp_path, capsys):
     assert "--cluster-size: must be a whole number" in error_of(["prepare", "a", "b", "--cluster_size", "x"], capsys)
 
 
+def test_one_of_a_thing_is_no_plural(tmp_path, capsys):
+    (tmp_path / "one.txt").write_text(CORPUS[0])
+    main(["index", "minilm", str(tmp_path / "one.txt"), str(tmp_path / "index")])
+    assert ": 1 document. Search it" in capsys.readouterr().out
+    main(["encode", "minilm", str(tmp_path / "one.txt"), str(tmp_path / "encoded")])
+    assert ": 1 document in 1 Parquet file. Make" in capsys.readouterr().out
+    assert [count_of(*each) for each in ((1, "query"), (2000, "query"), (0, "pair"))] == [
+        "1 query",
+        "2,000 queries",
+        "0 pairs",
+    ]
+
+
 def test_control_characters_never_reach_the_terminal(tmp_path, capsys):
     assert printable("red \x1b[31malert\x07\n\u202eabc") == "red  [31malert \n abc"
     assert "\x1b" not in error_of(["evaluate", "minilm", "--data", str(tmp_path / "\x1b[31mred")], capsys)
@@ -208,10 +221,10 @@ BROKEN = "sad \ud83d face"
 @pytest.mark.parametrize(
     ("inputs", "error", "message"),
     [
-        (["fine", None], TypeError, "must be texts, got a `NoneType` in `inputs`: None"),
-        (["fine", 3], TypeError, "must be texts, got a `int` in `inputs`: 3"),
-        ([b"bytes"], TypeError, "must be texts, got a `bytes` in `inputs`: b'bytes'"),
-        ([["nested"]], TypeError, r"must be texts, got a `list` in `inputs`: \['nested'\]"),
+        (["fine", None], TypeError, "must be texts, got None in `inputs`"),
+        (["fine", 3], TypeError, "must be texts, got 3 in `inputs`"),
+        ([b"bytes"], TypeError, "must be texts, got b'bytes' in `inputs`"),
+        ([["nested"]], TypeError, r"must be texts, got \['nested'\] in `inputs`"),
         (["fine", BROKEN], ValueError, "in `inputs` has half of a character, such as a broken emoji: 'sad"),
     ],
 )
@@ -307,7 +320,7 @@ def test_a_misspelt_option_shows_the_command_and_the_nearest_option(capsys):
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (None, TypeError, "`model` must be a sentence-transformers model.*got a `NoneType`"),
+        (None, TypeError, "`model` must be a sentence-transformers model.*got `None`"),
         ("no-such-model", FileNotFoundError, "`no-such-model` is neither a folder nor a model on the Hub"),
     ],
 )
@@ -323,6 +336,14 @@ def test_a_model_has_the_same_name_in_python_as_on_the_command_line():
 def test_a_model_that_is_not_wrapped_is_no_system(minilm, animals):
     with pytest.raises(TypeError, match="Wrap a model: `SentenceTransformerEmbedder"):
         evaluate([minilm], [animals])
+
+
+def test_one_system_or_one_set_is_put_in_a_list(minilm, animals):
+    embedder = SentenceTransformerEmbedder(minilm, "minilm")
+    with pytest.raises(TypeError, match="`retrieval_sets` must be a list, got a `RetrievalSet`. Put it in a list"):
+        evaluate([embedder], animals)
+    with pytest.raises(TypeError, match="`systems` must be a list, got a `SentenceTransformerEmbedder`"):
+        evaluate(embedder, [animals])
 
 
 def test_the_bare_command_shows_its_help(capsys):

@@ -49,6 +49,8 @@ PAIRS = Dataset.from_dict({"query": ["Who barks?"], "document": ["A dog."]})
         (lambda folder: contextualize("absent", ["a"], size=0), "`size` must be an integer of at least 1, got 0"),
         (lambda folder: contextualize("absent", ["a"], size=-3), "`size` must be"),
         (lambda folder: contextualize("absent", ["a"], corpus_dim=-1), "`corpus_dim` must be 0, for no corpus part"),
+        (lambda folder: contextualize("absent", ["a"], corpus_dim="256"), "`corpus_dim` must be 0.* got '256'"),
+        (lambda folder: contextualize("absent", ["a"], corpus_dim=2.5), "`corpus_dim` must be 0.* got 2.5"),
         (lambda folder: contextualize("absent", ["a"], corpus_dim=1), "`corpus_dim` must be 0, for no corpus part"),
         (
             lambda folder: contextualize("absent", ["a"], frequency_scale=0),

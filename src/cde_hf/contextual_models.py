@@ -11,6 +11,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from transformers.utils import logging
 
 from .data import Corpus, check_counts, check_positive, check_seed, load_documents
 from .files import CHECKPOINT, REQUIREMENTS, write_text
+from .messages import kind_of
 from .model_names import model_path, named_model
 from .modeling import CDEConfig, CDEModel, Context, ContextualModule
 from .modeling.context import as_context
@@ -102,8 +104,8 @@ def contextualize(
     model = load_if_path(model)
     if not isinstance(model, SentenceTransformer):
         raise TypeError(
-            "`model` must be a sentence-transformers model, or its folder or Hub name, got a "
-            f"`{type(model).__name__}`. Load it with `SentenceTransformer(folder)`."
+            "`model` must be a sentence-transformers model, or its folder or Hub name, got "
+            f"{kind_of(model)}. Load it with `SentenceTransformer(folder)`."
         )
     modules: OrderedDict[str, Module] = OrderedDict(model.named_children())
     old_settings: dict[str, Any] = {}
@@ -138,8 +140,8 @@ def _check_settings(
     check_counts(size=size)
     check_seed(seed)
     check_positive(frequency_scale=frequency_scale)
-    if corpus_dim is not None and (corpus_dim < 0 or corpus_dim == 1):
-        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim}.")
+    if corpus_dim is not None and (not isinstance(corpus_dim, Integral) or corpus_dim < 0 or corpus_dim == 1):
+        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim!r}.")
 
 
 def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float | None, default_scale: float) -> None:

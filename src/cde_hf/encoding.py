@@ -33,6 +33,7 @@ from transformers.utils import logging
 from .contextual_models import find_contextual_module, get_context, with_context, with_own_context
 from .data import Corpus, ParquetCorpus, check_counts, check_seed, ids_and_texts
 from .files import FolderKind, atomic_file, describe, find_damage
+from .messages import count_of
 from .modeling import Context
 from .processes import process_state
 from .vectors import SentenceTransformerEmbedder, VectorOrigin, vector_origin
@@ -83,7 +84,7 @@ class EncodedCorpus:
         return ENCODED_CORPUS.is_in(folder)
 
     def __repr__(self) -> str:
-        return f"EncodedCorpus({str(self.folder)!r}, {len(self):,} documents)"
+        return f"EncodedCorpus({str(self.folder)!r}, {count_of(len(self), 'document')})"
 
     def __len__(self) -> int:
         """Number of documents."""

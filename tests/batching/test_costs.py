@@ -40,5 +40,5 @@ def test_a_dry_run_writes_no_plan(pairs, tmp_path, capsys):
     path.write_text("".join(json.dumps(row) + "\n" for row in pairs.select_columns(["query", "document"])))
     main(["prepare", str(path), str(tmp_path / "plan"), "--dry-run", "--surrogate-dim", "16"])
     output = capsys.readouterr().out
-    assert "240 pairs, about 1 clusters" in output and "disk" in output and "It was not written." in output
+    assert "240 pairs, about 1 cluster." in output and "disk" in output and "It was not written." in output
     assert not (tmp_path / "plan").exists()

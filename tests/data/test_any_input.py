@@ -83,7 +83,7 @@ def test_a_document_of_any_json_is_a_text_or_named(tmp_path, ending, value, iden
         corpus = load_corpus(path)
     except ValueError as error:
         place = "ine 2" if ending == ".jsonl" else "ow 2"
-        assert f"{place} of `{path}`" in str(error) or "The id" in str(error) or "ids occur" in str(error)
+        assert f"{place} of `{path}`" in str(error) or "The id" in str(error) or "Ids occur" in str(error)
     else:
         assert len(corpus) == 2
         "".join([*corpus, *corpus.values()]).encode()  # no half of a character

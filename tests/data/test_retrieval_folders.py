@@ -136,7 +136,7 @@ def test_a_bad_judgement_is_named(folder, line, message):
     [
         ({"_id": "d1", "text": "Fish."}, "Line 3 of `.*corpus.jsonl` has the id `d1` of an earlier row. Fix or rem"),
         ({"text": "Fish."}, "Line 3 of `.*corpus.jsonl` has no `_id`. Fix or remove it"),
-        ({"_id": "d3"}, "got a `NoneType` for line 3 of `.*corpus.jsonl`"),
+        ({"_id": "d3"}, "got `None` for line 3 of `.*corpus.jsonl`"),
         ({"_id": "d\ud83d", "text": "Fish."}, r"The id 'd\\ud83d' has half of a character"),
     ],
 )

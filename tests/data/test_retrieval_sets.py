@@ -51,7 +51,7 @@ def test_a_set_that_does_not_fit_together_is_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"corpus": {"d": "x", "c": None}}, TypeError, "got a `NoneType` for document of `pets` `c`"),
+        ({"corpus": {"d": "x", "c": None}}, TypeError, "got `None` for document of `pets` `c`"),
         ({"queries": {"q": b"a"}}, TypeError, "got a `bytes` for query of `pets` `q`"),
         ({"queries": {"q": "half \ud83d"}}, ValueError, "Query of `pets` `q` has half of a character"),
     ],

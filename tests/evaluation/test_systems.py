@@ -45,7 +45,7 @@ def test_vectors_have_length_one_if_the_model_compares_by_the_cosine(minilm, sim
 @pytest.mark.parametrize(
     ("query", "error", "message"),
     [
-        (None, TypeError, "must be texts, got a `NoneType` for query `1`"),
+        (None, TypeError, "must be texts, got `None` for query `1`"),
         (b"bytes", TypeError, "got a `bytes` for query `1`"),
         (["nested"], TypeError, "got a `list` for query `1`"),
         ("half \ud83d", ValueError, "Query `1` has half of a character"),

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 from cde_hf import CDEModel, Context, ContextualIndex, contextualize, save_checkpoint
 from cde_hf.contextual_models import get_context, set_context, with_context
 from cde_hf.index import nearest
+from cde_hf.index.side_by_side import SideBySide
 from cde_hf.vectors import VectorOrigin, vector_origin
 
 
@@ -307,11 +308,23 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
     with pytest.raises(ValueError, match=r"1 of 2 documents have ids that are in the index, such as \['cat'\]"):
         index.add({"new": "text", "cat": "text"})
     assert "new" not in index and len(index) == 4
-    with pytest.raises(ValueError, match=r"1 ids occur more than once, such as \['a'\]"):
+    with pytest.raises(ValueError, match=r"Ids occur more than once, such as \['a'\]"):
         ContextualIndex.from_vectors(minilm, ["a", "b", "a"], np.ones((3, 384)), origin=vector_origin(minilm))
     with pytest.raises(KeyError, match=r"1 of 2 documents are not in the index, such as \['cow'\]"):
         index.delete(["cat", "cow"])
     assert "cat" in index
+
+
+@pytest.mark.parametrize("depth", [0, -1, 2.0, "2", True])
+def test_a_depth_is_a_whole_number_of_at_least_one(index, depth):
+    for search in (
+        lambda: index.search("a", depth=depth),
+        lambda: index.search_vectors(index.vectors, origin=index.origin, depth=depth),
+        lambda: SideBySide(index).search("a", depth=depth),
+    ):
+        with pytest.raises(ValueError, match=f"`depth` must be an integer of at least 1, got {depth!r}"):
+            search()
+    assert len(index.search("a", depth=np.int64(2))) == 2
 
 
 @pytest.mark.parametrize(
@@ -319,9 +332,8 @@ def test_duplicate_ids_are_refused_and_nothing_changes(index, minilm):
     [
         (lambda index: index.search(["a"]), TypeError, "must be one text, got a `list`"),
         (lambda index: index.search_batch("a"), TypeError, "must be a list of texts, got one text"),
-        (lambda index: index.search("a", depth=0), ValueError, "`depth` must be at least 1, got 0"),
         (lambda index: index.add(["a"]), TypeError, "texts by their ids, got a `list`"),
-        (lambda index: index.add({1: "a"}), TypeError, "Ids must be strings, got the `int` 1"),
+        (lambda index: index.add({1: "a"}), TypeError, "Ids must be strings, got 1"),
         (lambda index: index.add({"a": 1}), TypeError, "must be texts, got a `int`"),
         (lambda index: index.delete("cat"), TypeError, "must be a list of ids, got one"),
         (lambda index: index.drift("cat"), FileNotFoundError, "A text is passed in a list"),

@@ -48,6 +48,10 @@ def test_documents_are_added_and_deleted(index):
     assert uploaded.search("howling wolf", depth=1)[0].document_id == "wolf"
     with pytest.raises(ValueError, match="1 of 2 documents have ids that are in the collection, such as 'cat'"):
         uploaded.add({"cat": "text", "hen": "text"})
+    with pytest.raises(ValueError, match="`depth` must be an integer of at least 1, got 2.0"):
+        uploaded.search("cow", depth=2.0)
+    with pytest.raises(ValueError, match="`batch_size` must be an integer of at least 1, got 0"):
+        uploaded.add({"new": "text"}, batch_size=0)
     with pytest.raises(TypeError, match=r"must be a list of ids, got one. Put it in a list: `\[document_id\]`"):
         uploaded.delete("wolf")
     with pytest.raises(KeyError, match=r"1 of 2 documents are not in the collection, such as \['yak'\]. Nothing was"):

@@ -12,6 +12,7 @@ import xxhash
 from datasets import Dataset
 
 from ..files import FolderKind
+from ..messages import count_of
 
 
 BATCH_PLAN = FolderKind("batch plan", 4, "Make one with `cde-hf prepare DATA PLAN`, in a new folder.")
@@ -55,7 +56,7 @@ class BatchPlan:
 
     def __repr__(self) -> str:
         num_clusters = self.manifest["statistics"]["num_clusters"]
-        return f"BatchPlan({str(self.folder)!r}, {len(self):,} pairs, {num_clusters:,} clusters)"
+        return f"BatchPlan({str(self.folder)!r}, {count_of(len(self), 'pair')}, {count_of(num_clusters, 'cluster')})"
 
     @property
     def domains(self) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from datasets import Dataset
 
 from ..files import write_text
+from ..messages import count_of
 from .batch_plan import BatchPlan
 from .false_negatives import FalseNegativeFilter
 from .sampler import ClusteredBatchSampler
@@ -141,7 +142,13 @@ def format_statistics(plan: BatchPlan) -> str:
     statistics, manifest = plan.manifest["statistics"], plan.manifest
     smallest, quarter, median, three_quarters, largest = statistics["cluster_size_quantiles"]
     lines = [
-        f"{manifest['num_pairs']:,} pairs, {len(plan.domains)} domains, {statistics['num_clusters']:,} clusters",
+        ", ".join(
+            [
+                count_of(manifest["num_pairs"], "pair"),
+                count_of(len(plan.domains), "domain"),
+                count_of(statistics["num_clusters"], "cluster"),
+            ]
+        ),
         f"cluster sizes: {smallest} smallest, {quarter} / {median} / {three_quarters} quartiles, {largest} largest",
         f"surrogate: {_describe(manifest['surrogate'])}; filter: "
         f"{_describe(manifest['filter_surrogate'] or manifest['surrogate'])}",
@@ -166,7 +173,7 @@ def format_batch(plan: BatchPlan, *, num_queries: int = 3, width: int = 100) -> 
             f"  query             {_one_line(entry['query'], width)}",
             f"  its document      {_one_line(entry['document'], width)} ({entry['score']})",
             f"  hardest negative  {_one_line(entry['hardest'], width)} ({entry['hardest_score']})",
-            f"  filtered          {entry['num_filtered']} documents",
+            f"  filtered          {count_of(entry['num_filtered'], 'document')}",
         ]
     return "\n".join(lines)
 

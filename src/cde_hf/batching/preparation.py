@@ -26,6 +26,7 @@ from transformers.utils import logging
 
 from ..data import check_pairs
 from ..files import atomic_file, write_text
+from ..messages import count_of
 from ..processes import process_state
 from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs, pair_keys
 from .clustering import KMeansSettings, cluster_pairs
@@ -106,7 +107,7 @@ def prepare_batch_plan(
         state.wait_for_everyone()  # all processes check before the main process continues
         if not is_published:
             if not is_complete:
-                logger.info(f"Encoding on {state.num_processes} processes.")
+                logger.info(f"Encoding on {count_of(state.num_processes, 'process')}.")
                 _encode_all(dataset, work, surrogate, filter_surrogate, dtype)
             if state.is_main_process:
                 if not is_complete:

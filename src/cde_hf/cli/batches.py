@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..messages import count_of, say
 from .common import (
     MODEL_HELP,
     HelpFormatter,
@@ -12,7 +13,6 @@ from .common import (
     natural,
     positive,
     refuse_older,
-    say,
     several,
 )
 
@@ -66,7 +66,8 @@ def inspect(args: argparse.Namespace) -> None:
 
 def _format_costs(costs: "PlanCosts") -> str:
     return (
-        f"{costs.num_pairs:,} pairs, about {costs.num_clusters:,} clusters. The plan will take about:\n"
+        f"{count_of(costs.num_pairs, 'pair')}, about {count_of(costs.num_clusters, 'cluster')}. "
+        "The plan will take about:\n"
         f"  disk    {costs.disk / 1e9:.3g} GB\n"
         f"  memory  {costs.memory / 1e9:.3g} GB in the main process, and the surrogate in each\n"
         f"  time    {costs.encoding_hours:.2g} hours to encode, divided by the number of processes, and "

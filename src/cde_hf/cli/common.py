@@ -1,8 +1,6 @@
-"""What the commands share: output, loading of models, common options."""
+"""What the commands share: loading of models, common options."""
 
 import argparse
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +24,6 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         if isinstance(action.default, list):
             return f"{action.help} (default: {' '.join(action.default)})"
         return super()._get_help_string(action)
-
-
-def say(text: str) -> None:
-    """Writes a line for the user, from the first process only."""
-    if os.environ.get("RANK", "0") == "0":
-        sys.stdout.write(printable(text) + "\n")
-
-
-def printable(text: str) -> str:
-    """Replaces control characters, with which a document or a file could change what the terminal shows."""
-    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
 
 
 def positive(text: str) -> int:
@@ -134,9 +121,7 @@ __all__ = [
     "load_model",
     "natural",
     "positive",
-    "printable",
     "refuse_older",
     "read_corpus",
-    "say",
     "several",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..messages import count_of, say
 from .common import (
     CORPUS_HELP,
     MODEL_HELP,
@@ -18,7 +19,6 @@ from .common import (
     positive,
     read_corpus,
     refuse_older,
-    say,
 )
 
 
@@ -96,10 +96,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
 
 def _describe_proxies(proxies: Sequence["PseudoRetrievalSet"]) -> str:
     counts = {
-        "titles": sum(proxy.num_titles for proxy in proxies),
-        "sentences": sum(proxy.num_sentences for proxy in proxies),
+        "title": sum(proxy.num_titles for proxy in proxies),
+        "sentence": sum(proxy.num_sentences for proxy in proxies),
     }
-    queries = " and ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+    queries = " and ".join(count_of(count, kind) for kind, count in counts.items() if count)
     return (
         f"This is a proxy made from the corpus, with {queries} of its documents as queries. It is not judged "
         "relevance.\nThe differences between the rows matter, not the height of the scores.\n"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from .. import __version__
+from ..messages import printable
 from .batches import add_inspect, add_prepare
-from .common import printable
 from .evaluate import add_contextualize, add_evaluate
 from .publish import add_convert, add_export_onnx, add_push
 from .search import add_encode, add_index, add_search

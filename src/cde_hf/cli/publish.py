@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ..messages import say
 from .common import (
     HelpFormatter,
     add_overwrite_argument,
@@ -15,7 +16,6 @@ from .common import (
     natural,
     read_corpus,
     refuse_older,
-    say,
 )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..messages import count_of, say
 from .common import (
     CORPUS_HELP,
     MODEL_HELP,
@@ -23,7 +24,6 @@ from .common import (
     positive,
     read_corpus,
     refuse_older,
-    say,
 )
 
 
@@ -43,8 +43,9 @@ def encode(args: argparse.Namespace) -> None:
     trust = " --trust-remote-code" if args.trust_remote_code else ""
     model = None if args.ray else _contextual_model(args)
     encoded = _encode_on_ray(args) if model is None else _encode(model, args, args.output)
+    files = count_of(len(encoded.paths), "Parquet file")
     say(
-        f"Wrote {args.output}: {len(encoded):,} documents in {len(encoded.paths)} Parquet files. Make an index with "
+        f"Wrote {args.output}: {count_of(len(encoded), 'document')} in {files}. Make an index with "
         f"`cde-hf index {args.model} {args.output} INDEX{trust}`.{'' if model is None else _describe_length(model)}"
     )
 
@@ -70,8 +71,8 @@ def index(args: argparse.Namespace) -> None:
                 shutil.rmtree(work)
             trust = " --trust-remote-code" if args.trust_remote_code else ""
             say(
-                f"Wrote {args.output}: {len(built):,} documents. Search it with `cde-hf search {args.output}{trust}`."
-                f"{_describe_length(model)}"
+                f"Wrote {args.output}: {count_of(len(built), 'document')}. Search it with "
+                f"`cde-hf search {args.output}{trust}`.{_describe_length(model)}"
             )
 
 

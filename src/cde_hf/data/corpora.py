@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
 
+from ..messages import kind_of
 from .sources import Table, find_file, open_tables
 
 
@@ -111,15 +112,13 @@ def check_ids(document_ids: Iterable[str]) -> list[str]:
     document_ids = list(document_ids)
     if set(map(type, document_ids)) - {str}:
         other = next(document_id for document_id in document_ids if type(document_id) is not str)
-        raise TypeError(f"Ids must be strings, got the `{type(other).__name__}` {other!r}. Use `str(document_id)`.")
+        raise TypeError(f"Ids must be strings, got {other!r}. Use `str(document_id)`.")
     broken = next((document_id for document_id in document_ids if _SURROGATE.search(document_id)), None)
     if broken is not None:
         raise ValueError(f"The id {broken!r} has half of a character, so no file can hold it. Give another id.")
     if len(set(document_ids)) < len(document_ids):
         repeated = [name for name, count in Counter(document_ids).items() if count > 1]
-        raise ValueError(
-            f"{len(repeated)} ids occur more than once, such as {repeated[:3]}. Give each document its own id."
-        )
+        raise ValueError(f"Ids occur more than once, such as {repeated[:3]}. Give each document its own id.")
     return document_ids
 
 
@@ -127,8 +126,7 @@ def check_text(text: Any, place: str, *, error: type[Exception] = TypeError) -> 
     """Refuses what is no text, and a text that no tokenizer can read. `place` names it in the message."""
     if not isinstance(text, str):
         raise error(
-            f"Documents and queries must be texts, got a `{type(text).__name__}` for {place}. Give its text or leave "
-            "it out."
+            f"Documents and queries must be texts, got {kind_of(text)} for {place}. Give its text or leave it out."
         )
     broken = None if text.isascii() else _SURROGATE.search(text)
     if broken is not None:
@@ -166,7 +164,7 @@ def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str
         names, texts = _read_dataset(tables[0], tables[0].dataset, text_column)
     elif text_column is not None:
         raise ValueError(
-            f"`text_column={text_column!r}` was given with a `{type(corpus).__name__}`, but only datasets and tables "
+            f"`text_column={text_column!r}` was given with {kind_of(corpus)}, but only datasets and tables "
             "have columns. Leave it out."
         )
     elif isinstance(corpus, Mapping):
@@ -177,8 +175,8 @@ def _names_and_texts(corpus: Any, text_column: str | None) -> tuple[Iterable[str
         check_texts(texts)
     else:
         raise TypeError(
-            "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got a "
-            f"`{type(corpus).__name__}`. Put the texts in a list."
+            "A corpus must be a list of texts, texts by id, a `datasets.Dataset` or a path, got "
+            f"{kind_of(corpus)}. Put the texts in a list."
         )
     _check_not_empty(texts)
     return names, texts
@@ -204,7 +202,7 @@ def check_texts(
 ) -> None:
     """Checks all texts, each as [`check_text`] does. `kind` and name, or number, stand in the message."""
     if isinstance(texts, str | bytes) or not hasattr(texts, "__getitem__"):
-        raise TypeError(f"A list of texts was expected, got a `{type(texts).__name__}`. Put the texts in a list.")
+        raise TypeError(f"A list of texts was expected, got {kind_of(texts)}. Put the texts in a list.")
     for start in range(0, len(texts), _ROWS_PER_BATCH):  # reading the column of a dataset row by row is slow
         for row, text in enumerate(texts[start : start + _ROWS_PER_BATCH], start):
             check_text(text, f"{kind} `{row if names is None else names[row]}`", error=error)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from datasets import Dataset
 
+from ..messages import count_of
 from .cleaning import check_pairs
 
 
@@ -43,15 +44,17 @@ class PairFacts:
         num_queries, num_documents = len(counts), len(np.unique(documents))
         if num_queries < 2 or num_documents < 2:
             raise ValueError(
-                f"The {len(dataset):,} pairs have {num_queries:,} different queries and {num_documents:,} different "
-                "documents. A model learns by telling pairs apart: give pairs with different texts on both sides."
+                f"The data has {count_of(len(dataset), 'pair')} with {count_of(num_queries, 'different query')} and "
+                f"{count_of(num_documents, 'different document')}. A model learns by telling pairs apart: give pairs "
+                "with different texts on both sides."
             )
         return cls(len(dataset), num_queries, num_documents, int((counts > 1).sum()))
 
     def __str__(self) -> str:
         return (
-            f"{self.num_pairs:,} pairs: {self.num_queries:,} different queries, {self.num_with_several_answers:,} of "
-            f"them with several answers, and {self.num_documents:,} different documents."
+            f"{count_of(self.num_pairs, 'pair')}: {count_of(self.num_queries, 'different query')}, "
+            f"{self.num_with_several_answers:,} of them with several answers, and "
+            f"{count_of(self.num_documents, 'different document')}."
         )
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from datasets import Dataset
 from transformers.utils import logging
 
+from ..messages import count_of
 from .cleaning import check_pairs
 from .corpora import check_ids, check_texts, read_documents
 from .pairs import load_pairs
@@ -44,7 +45,8 @@ class RetrievalSet:
     qrels: dict[str, dict[str, int]]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r}, {len(self.corpus):,} documents, {len(self.queries):,} queries)"
+        documents, queries = count_of(len(self.corpus), "document"), count_of(len(self.queries), "query")
+        return f"{type(self).__name__}({self.name!r}, {documents}, {queries})"
 
     def __post_init__(self) -> None:
         check_texts(list(self.corpus.values()), list(self.corpus), kind=f"document of `{self.name}`")

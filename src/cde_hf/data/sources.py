@@ -34,6 +34,8 @@ from datasets import (
 )
 from transformers.utils import logging
 
+from ..messages import kind_of
+
 
 logger = logging.get_logger(__name__)
 
@@ -132,7 +134,7 @@ def expect_dataset(value: Any, argument: str) -> None:
     """Raises a `TypeError` that guesses the intent, unless the value is a `datasets.Dataset`."""
     if isinstance(value, Dataset):
         return
-    received = f"`{argument}` must be a `datasets.Dataset`, got a `{type(value).__name__}`"
+    received = f"`{argument}` must be a `datasets.Dataset`, got {kind_of(value)}"
     if isinstance(value, DatasetDict | IterableDatasetDict):
         split = "train" if "train" in value else next(iter(value), "train")
         raise TypeError(f"{received} with the splits {list(value)}. Did you mean `dataset['{split}']`?")
@@ -264,8 +266,8 @@ def _json_lines(path: Path) -> Rows:
             row = _parse_json(line, f"Line {number} of `{path}`")
             if not isinstance(row, dict):
                 raise ValueError(
-                    f"Line {number} of `{path}` holds a JSON {type(row).__name__}, but every line must hold one JSON "
-                    "object. Fix or remove it."
+                    f"Line {number} of `{path}` holds {kind_of(row)}, but every line must hold one JSON object. "
+                    "Fix or remove it."
                 )
             yield f"line {number} of `{path}`", row
 
@@ -278,9 +280,7 @@ def _json_rows(path: Path) -> Rows:
         return
     for number, row in enumerate(_parse_json("".join(line for _, line in read_lines(path)), f"`{path}`"), start=1):
         if not isinstance(row, dict | str):
-            raise ValueError(
-                f"Row {number} of `{path}` is a JSON {type(row).__name__}, but must be an object or a text. Fix it."
-            )
+            raise ValueError(f"Row {number} of `{path}` is {kind_of(row)}, but must be an object or a text. Fix it.")
         yield f"row {number} of `{path}`", row if isinstance(row, dict) else {"text": row}
 
 

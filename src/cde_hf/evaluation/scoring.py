@@ -7,6 +7,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from ..data import RetrievalSet, check_counts, check_seed
+from ..messages import kind_of
 from ..modeling import sample_documents
 from ..vectors import check_vectors
 from .exact_search import Ranking, search_vectors
@@ -53,6 +54,9 @@ def evaluate(
         `Evaluation`: The score of every query.
     """
     check_scorer()
+    for argument, value in {"systems": systems, "retrieval_sets": retrieval_sets}.items():
+        if not isinstance(value, Iterable):
+            raise TypeError(f"`{argument}` must be a list, got {kind_of(value)}. Put it in a list.")
     _check_systems(systems)
     _check_names("systems", [system.name for system in systems])
     _check_names("retrieval sets", [retrieval_set.name for retrieval_set in retrieval_sets])
@@ -162,7 +166,7 @@ def _check_systems(systems: Sequence[Embedder | Ranker]) -> None:
     for system in systems:
         if not hasattr(system, "name"):
             raise TypeError(
-                f"A system must be an embedder or a ranker, got a `{type(system).__name__}`. Wrap a model: "
+                f"A system must be an embedder or a ranker, got {kind_of(system)}. Wrap a model: "
                 "`SentenceTransformerEmbedder(model, 'its name')`, or `ContextualModelEmbedder` if it takes a context."
             )
 

@@ -10,9 +10,10 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from ..contextual_models import get_context, load_if_path, with_context, with_own_context
-from ..data import Corpus, check_ids, ids_and_texts, load_documents
+from ..data import Corpus, check_counts, check_ids, ids_and_texts, load_documents
 from ..encoding import EncodedCorpus
 from ..evaluation.bm25 import query_terms
+from ..messages import count_of, kind_of
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
 from .drift import CorpusMoments, Drift, measure_drift, unknown_terms
 from .nearest import IndexKind, check_kind
@@ -174,7 +175,8 @@ class ContextualIndex:
         return len(self._state)
 
     def __repr__(self) -> str:
-        return f"ContextualIndex({len(self):,} documents, {self._state.dim} dimensions, {get_context(self.model)})"
+        documents = count_of(len(self), "document")
+        return f"ContextualIndex({documents}, {self._state.dim} dimensions, {get_context(self.model)})"
 
     def __contains__(self, document_id: str) -> bool:
         return document_id in self._state
@@ -207,9 +209,7 @@ class ContextualIndex:
                 Whether BM25 adds to the scores, on the model's tokens. Defaults to `True` if the index has texts.
         """
         if not isinstance(query, str):
-            raise TypeError(
-                f"`query` must be one text, got a `{type(query).__name__}`. Use `search_batch` for several."
-            )
+            raise TypeError(f"`query` must be one text, got {kind_of(query)}. Use `search_batch` for several.")
         return self.search_batch([query], depth=depth, hybrid=hybrid)[0]
 
     def search_batch(
@@ -218,6 +218,7 @@ class ContextualIndex:
         """Returns the best documents for each of several queries, as [`ContextualIndex.search`] does."""
         if isinstance(queries, str):
             raise TypeError("`queries` must be a list of texts, got one text. Use `search` for a single one.")
+        check_counts(depth=depth)
         self._checked_context = check_unchanged(self.model, self.origin, self._checked_context)
         vectors = SentenceTransformerEmbedder(self.model, "the model", batch_size=batch_size).embed_queries(queries)
         state = self._state
@@ -243,14 +244,13 @@ class ContextualIndex:
         Returns:
             `list[list[SearchHit]]`: The documents of each query, best first; fewer than `depth` if there are no more.
         """
+        check_counts(depth=depth)
         check_origin(self.origin, origin, "Encode the texts with `index.model`.")
         return self._search(self._state, query_vectors, depth, None)
 
     def _search(
         self, state: IndexState, query_vectors: np.ndarray, depth: int, terms: Sequence[np.ndarray] | None
     ) -> list[list[SearchHit]]:
-        if depth < 1:
-            raise ValueError(f"`depth` must be at least 1, got {depth}.")
         return state.search(self._check(query_vectors, "the queries", len(query_vectors)), depth, terms)
 
     def add(self, documents: Corpus, *, batch_size: int = 32) -> None:

@@ -21,7 +21,7 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from ..contextual_models import get_context
-from ..data import Corpus, ids_and_texts
+from ..data import Corpus, check_counts, ids_and_texts
 from ..evaluation.bm25 import TermStatistics, query_terms
 from ..evaluation.hybrid import lexical_scale
 from ..modeling import Context
@@ -131,6 +131,7 @@ class QdrantIndex:
         Returns:
             `QdrantIndex`: The uploaded index.
         """
+        check_counts(batch_size=batch_size)
         models = _import_qdrant().models
         client = _connect(location)
         record = _read_record(client, collection)
@@ -203,6 +204,7 @@ class QdrantIndex:
 
         Hybrid search scores the nearest documents and those with the highest BM25 scores, some hundred of each.
         """
+        check_counts(depth=depth)
         vector = self._embedder.embed_queries([query])[0].tolist()
         if hybrid and self._terms is None:
             raise ValueError(NO_TEXTS)
@@ -215,6 +217,7 @@ class QdrantIndex:
     @_clear_errors()
     def add(self, documents: Corpus, *, batch_size: int = 256) -> None:
         """Encodes a corpus with the index's own context and adds it, as for [`load_corpus`]. Its ids must be new."""
+        check_counts(batch_size=batch_size)
         document_ids, texts = ids_and_texts(documents)
         known = self.client.retrieve(self.collection, [_point_id(name) for name in document_ids], with_payload=True)
         if known:

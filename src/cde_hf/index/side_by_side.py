@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from ..contextual_models import get_context, without_context
+from ..data import check_counts
 from ..modeling.term_vectors import count_terms, embed_terms, parts_of_terms, term_features
 from ..vectors import SentenceTransformerEmbedder
 from .contextual_index import ContextualIndex
@@ -59,6 +60,7 @@ class SideBySide:
 
     def search(self, query: str, *, depth: int) -> tuple[list[ExplainedHit], list[SearchHit]]:
         """Returns what the index finds, and what its model alone finds among the candidates."""
+        check_counts(depth=depth)
         hits, *others = (
             self.index.search(query, depth=max(depth, NUM_CANDIDATES), hybrid=hybrid) for hybrid in (None, False)
         )

@@ -10,6 +10,7 @@ from tqdm.auto import tqdm
 
 from ..contextual_models import get_context, with_context
 from ..encoding import EncodedCorpus
+from ..messages import kind_of
 from ..modeling import Context
 from ..modeling.context import fingerprint
 from ..vectors import SentenceTransformerEmbedder, VectorOrigin, check_vectors, vector_origin
@@ -81,7 +82,7 @@ def refuse_texts_without_ids(documents: Any) -> None:
     """Refuses a list of texts for an index that has documents."""
     if isinstance(documents, Sequence) and not isinstance(documents, str):
         raise TypeError(
-            f"`documents` must be texts by their ids, got a `{type(documents).__name__}`. Give a dictionary: the ids "
+            f"`documents` must be texts by their ids, got {kind_of(documents)}. Give a dictionary: the ids "
             "must differ from the ids in the index."
         )
 
@@ -111,7 +112,7 @@ def check_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str
         raise ValueError(f"There are {len(texts)} texts for {num_documents} ids. Give one text for each id.")
     other = next((text for text in texts if not isinstance(text, str)), "")
     if not isinstance(other, str):
-        raise TypeError(f"Documents must be texts, got a `{type(other).__name__}`. Give their contents.")
+        raise TypeError(f"Documents must be texts, got {kind_of(other)}. Give their contents.")
     return texts
 
 

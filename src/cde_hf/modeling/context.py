@@ -304,10 +304,7 @@ def sample_documents(documents: Sequence[T], size: int, *, seed: int = 0) -> lis
 def check_text(text: Any, place: str) -> None:
     """Refuses what is no text, and a text that no tokenizer can read."""
     if not isinstance(text, str):
-        raise TypeError(
-            f"Inputs and documents must be texts, got a `{type(text).__name__}` in {place}: {reprlib.repr(text)}. "
-            "Pass its text."
-        )
+        raise TypeError(f"Inputs and documents must be texts, got {reprlib.repr(text)} in {place}. Pass its text.")
     if not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
         raise ValueError(
             f"A text in {place} has half of a character, such as a broken emoji: {reprlib.repr(text)}. No tokenizer "

@@ -1,6 +1,5 @@
 """Reports on a training run: the pairs, the expected time, and the scores before and after."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from ..batching import batch_statistics
 from ..contextual_models import contextualize
 from ..data import PairFacts, RetrievalSet
 from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
+from ..messages import count_of, say
 from ..model_names import model_path
 from ..modeling import sample_documents
 from ..modeling.frequency_pooling import MAX_DOCUMENTS
@@ -75,8 +75,8 @@ class TrainingReport:
             self._compare_with_corpus(self.corpus)
         num_steps = count_steps(args, len(plan))
         seconds = estimate_seconds(args, self.trainer.model, self.lengths, num_steps, self.tested)
-        batch = f"{args.per_device_train_batch_size:,} pairs"
-        say(f"Training takes {num_steps:,} steps of {batch}: about {_duration(seconds)}.")
+        batch = count_of(args.per_device_train_batch_size, "pair")
+        say(f"Training takes {count_of(num_steps, 'step')} of {batch}: about {_duration(seconds)}.")
         num_seen = num_steps * args.per_device_train_batch_size * args.world_size * args.gradient_accumulation_steps
         if num_seen < len(plan) - args.per_device_train_batch_size:
             say(f"That is {num_seen / len(plan):.0%} of the pairs. `--num-train-epochs 1` trains on all of them.")
@@ -84,7 +84,7 @@ class TrainingReport:
             say("No queries are held out, so nothing will show whether training helps, except scores of your own.")
             return
         self._before = self._score(BEFORE, self._model_before(), self.tested)
-        say(f"\nOn {len(self.tested.queries):,} held-out queries, before the training:\n")
+        say(f"\nOn {count_of(len(self.tested.queries), 'held-out query')}, before the training:\n")
         say(self._before.to_markdown())
 
     def end(self) -> None:
@@ -129,7 +129,10 @@ class TrainingReport:
                 "corpus helps less."
             )
         else:
-            say(f"The corpus has {len(corpus):,} documents, with {share:.0%} of the pairs' documents among them.")
+            say(
+                f"The corpus has {count_of(len(corpus), 'document')}, with {share:.0%} of the pairs' documents among "
+                "them."
+            )
 
     def _model_before(self) -> SentenceTransformer:
         trainer = self.trainer
@@ -172,14 +175,9 @@ def describe(before: Evaluation, after: Evaluation, ends_with_start: bool) -> st
     )
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def _duration(seconds: float) -> str:
     if seconds < 90:
-        return f"{max(1, round(seconds)):,} seconds"
+        return count_of(max(1, round(seconds)), "second")
     return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
