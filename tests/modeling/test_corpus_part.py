@@ -13,7 +13,14 @@ from transformers import AutoTokenizer
 
 from cde_hf import CDEModel, Context, contextualize, get_context, save_checkpoint, save_with_context, set_context
 from cde_hf.modeling.corpus_part import WEIGHT_PER_SPREAD, CorpusPart
-from cde_hf.modeling.term_vectors import count_input_ids, count_terms, embed_terms, fit_terms, share_of_unknown_terms
+from cde_hf.modeling.term_vectors import (
+    count_documents,
+    count_input_ids,
+    count_terms,
+    embed_terms,
+    fit_terms,
+    share_of_unknown_terms,
+)
 
 
 ANIMALS = ("cat", "dog", "owl", "whale", "wolf", "mouse", "horse", "bear")
@@ -159,6 +166,15 @@ def test_counting_by_tensor_operations_equals_counting(plain):
     ):
         counted = {term: count for term, count in zip(ids[row].tolist(), counts[row].tolist(), strict=True) if count}
         assert counted == dict(zip(expected_ids.tolist(), expected_counts.tolist(), strict=True))
+
+
+def test_documents_are_counted_to_their_end_and_without_special_tokens(plain):
+    documents = ["the cat [SEP] the dog", "", "whale " * 1000, *CORPUS]
+    counts = count_documents(plain.tokenizer, documents).toarray()
+    for row, (ids, expected) in zip(counts, count_terms(plain.tokenizer, documents), strict=True):
+        np.testing.assert_array_equal(np.flatnonzero(row), ids)
+        np.testing.assert_array_equal(row[ids], expected)
+    assert counts[2].max() == 1000
 
 
 def test_the_fit_is_the_same_for_the_same_seed(plain):

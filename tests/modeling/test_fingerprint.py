@@ -1,5 +1,7 @@
 """The short hashes of weights and tokenizers, which tie a context to what reads it."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -81,3 +83,10 @@ def test_the_name_of_a_tokenizer_is_its_vocabulary_and_not_its_state(minilm):
     assert tokenizer_fingerprint(tokenizer) == name
     tokenizer.add_tokens(["neologism"])
     assert tokenizer_fingerprint(tokenizer) != name
+
+
+def test_the_vocabulary_of_a_tokenizer_is_parsed_once(minilm, monkeypatch):
+    tokenizer = AutoTokenizer.from_pretrained(minilm)
+    name = tokenizer_fingerprint(tokenizer)
+    monkeypatch.setattr(json, "loads", None)
+    assert tokenizer_fingerprint(tokenizer) == name

@@ -226,13 +226,22 @@ class FrequencyPooling(ModuleWithContext, Pooling):
             )
 
 
+_known_fingerprints: dict[bytes, str] = {}  # by a hash of all settings, as parsing a vocabulary is slow
+
+
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     """A short hash of what a tokenizer makes of texts, whatever it truncates and pads to at the moment."""
-    if tokenizer.is_fast:
-        settings = json.loads(tokenizer.backend_tokenizer.to_str())
-        settings = {name: value for name, value in settings.items() if name not in ("truncation", "padding")}
-    else:
-        settings = tokenizer.get_vocab()
+    if not tokenizer.is_fast:
+        return _hash_settings(tokenizer.get_vocab())
+    text = tokenizer.backend_tokenizer.to_str()
+    key = hashlib.blake2b(text.encode()).digest()
+    if key not in _known_fingerprints:
+        settings = {name: value for name, value in json.loads(text).items() if name not in ("truncation", "padding")}
+        _known_fingerprints[key] = _hash_settings(settings)
+    return _known_fingerprints[key]
+
+
+def _hash_settings(settings: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

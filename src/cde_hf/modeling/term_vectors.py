@@ -12,6 +12,7 @@ Terms are the tokens of the model's own tokenizer, so every language and every s
 import copy
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -156,18 +157,23 @@ def count_terms(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> lis
         `list[tuple[torch.Tensor, torch.Tensor]]`: The distinct tokens of each text, in ascending order, and how often
         it contains them.
     """
+    counted, special_ids = [], tokenizer.all_special_ids
+    for token_ids in _read_whole(tokenizer, texts):
+        distinct, counts = np.unique(np.asarray(token_ids, dtype=np.int64), return_counts=True)
+        is_term = ~np.isin(distinct, special_ids)
+        counted.append((torch.from_numpy(distinct[is_term]), torch.from_numpy(counts[is_term]).float()))
+    return counted
+
+
+def _read_whole(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of texts, without truncation and without the special tokens around them."""
     if tokenizer not in _untruncated_tokenizers:
         # A copy: a tokenizer that truncates at one call and not at the next cannot be shared by threads.
         _untruncated_tokenizers[tokenizer] = copy.deepcopy(tokenizer)
     encoded = _untruncated_tokenizers[tokenizer](
         list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False
     )
-    counted, special_ids = [], tokenizer.all_special_ids
-    for token_ids in encoded["input_ids"]:
-        distinct, counts = np.unique(np.asarray(token_ids, dtype=np.int64), return_counts=True)
-        is_term = ~np.isin(distinct, special_ids)
-        counted.append((torch.from_numpy(distinct[is_term]), torch.from_numpy(counts[is_term]).float()))
-    return counted
+    return encoded["input_ids"]
 
 
 _numbers_of_ids: WeakKeyDictionary[PreTrainedTokenizerBase, dict[int, int]] = WeakKeyDictionary()
@@ -255,10 +261,13 @@ def count_documents(tokenizer: PreTrainedTokenizerBase, documents: Sequence[str]
     num_ids = _numbers_of_ids[tokenizer][size]
     is_short = len(documents) <= 8 * _DOCUMENTS_AT_ONCE
     for start in logging.tqdm(range(0, len(documents), _DOCUMENTS_AT_ONCE), "Counting tokens", disable=is_short):
-        counted = count_terms(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
-        ids, counts = (torch.cat(parts).numpy() for parts in zip(*counted, strict=True))
-        borders = np.cumsum([0, *(len(ids) for ids, _ in counted)])
-        blocks.append(sparse.csr_matrix((counts, ids, borders), shape=(len(counted), num_ids)))
+        token_ids = _read_whole(tokenizer, documents[start : start + _DOCUMENTS_AT_ONCE])
+        columns = np.fromiter(chain.from_iterable(token_ids), dtype=np.int64)
+        rows = np.repeat(np.arange(len(token_ids)), [len(each) for each in token_ids])
+        is_term = ~np.isin(columns, tokenizer.all_special_ids)
+        places = rows[is_term], columns[is_term]
+        ones = np.ones(len(places[0]), dtype=np.float32)  # equal places are added up
+        blocks.append(sparse.csr_matrix((ones, places), shape=(len(token_ids), num_ids)))
     return sparse.vstack(blocks, format="csr")
 
 
