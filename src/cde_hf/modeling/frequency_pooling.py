@@ -35,8 +35,6 @@ from .context import (
 from .pooling import DEFAULT_FREQUENCY_SCALE, count_token_frequencies, num_token_ids, pooling_weights
 
 
-logger = logging.get_logger(__name__)
-
 MAX_DOCUMENTS = 50_000
 
 _DOCUMENTS_AT_ONCE = 256
