@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from sentence_transformers import SentenceTransformer
 
 from cde_hf import ContextualIndex, Evaluation, RetrievalSet, contextualize, encode_corpus, evaluate
@@ -72,19 +73,33 @@ def test_a_finished_folder_is_replaced_only_if_asked(kind, command, tmp_path, ca
     assert (out / "weights.bin").read_text() == "an hour of work"
 
 
-def test_a_run_resumes_in_its_folder_without_overwriting(tmp_path, monkeypatch):
-    monkeypatch.setattr("cde_hf.trainer.script._train", lambda *args: None)
-    checkpoint = tmp_path / "out" / "checkpoint-5"
-    checkpoint.mkdir(parents=True)
-    CHECKPOINT.write_manifest(checkpoint, {"run": {}})
-    command = ["train", "--data", "docstrings", "--output-dir", str(tmp_path / "out"), "--use-cpu"]
-    plan = tmp_path / "out" / "plan"
-    plan.mkdir()
-    BATCH_PLAN.write_manifest(plan)
-    main([*command, "--resume-from-checkpoint", "auto", "--overwrite"])
+def test_a_run_is_removed_only_if_asked_and_when_all_data_is_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("cde_hf.trainer.script_arguments.prepare_batch_plan", lambda *args, **kwargs: 1 / 0)
+    (tmp_path / "pairs.csv").write_text("query,document\nWho barks?,A dog.\nWho sleeps?,A cat.\n")
+    checkpoint, plan = tmp_path / "out" / "checkpoint-5", tmp_path / "out" / "plan"
+    for folder, kind in {checkpoint: CHECKPOINT, plan: BATCH_PLAN}.items():
+        folder.mkdir(parents=True)
+        kind.write_manifest(folder, {"run": {}})
+    command = ["train", "--output-dir", str(tmp_path / "out"), "--use-cpu", "--overwrite", "--data"]
+    with pytest.raises(ZeroDivisionError):
+        main([*command, str(tmp_path / "pairs.csv"), "--resume-from-checkpoint", "auto"])
+    assert "is resumed, so `--overwrite` removes nothing" in capsys.readouterr().out
+    assert "There is no file or folder" in error_of([*command, str(tmp_path / "gone.csv")], capsys)
     assert checkpoint.exists() and plan.exists()
-    main([*command, "--overwrite"])  # otherwise `auto` could resume the older run, or its plan be refused
-    assert not checkpoint.exists() and not plan.exists()
+    with pytest.raises(ZeroDivisionError):
+        main([*command, str(tmp_path / "pairs.csv")])
+    assert not checkpoint.exists() and not plan.exists()  # otherwise `auto` could resume the older run
+
+
+def test_a_corpus_that_is_given_as_a_set_is_recognised(corpus_file, tmp_path, capsys):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "cat.md").write_text(CORPUS[0])
+    (tmp_path / "faq.csv").write_text("question,answer\nWho barks?,A dog.\n")
+    for path in (corpus_file, str(tmp_path / "notes"), str(tmp_path / "faq.csv")):
+        hint = f"If it is a corpus without queries, use `cde-hf evaluate MODEL --corpus {path}`."
+        assert hint in error_of(["evaluate", "minilm", "--data", path], capsys)
+    error = error_of(["evaluate", "minilm", "--data", path, "--columns", "query=question", "document=text"], capsys)
+    assert "has no column ['text']" in error and "--corpus" not in error
 
 
 def test_named_files_are_replaced_only_if_asked(tmp_path, capsys):
@@ -113,11 +128,36 @@ def test_ctrl_c_is_one_line(tmp_path, capsys, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("cde_hf.docstring_split", interrupt)
     monkeypatch.setattr("cde_hf.batching.BatchPlan.load", interrupt)
-    with pytest.raises(SystemExit) as stopped:
-        main(["inspect", str(tmp_path / "plan")])
-    assert stopped.value.code == 130
-    assert "cde-hf: interrupted. What was complete is kept" in capsys.readouterr().err
+    for command, ending in {
+        "prepare docstrings": " What was complete is kept: run the same command again.",
+        "inspect": "",
+    }.items():
+        with pytest.raises(SystemExit) as stopped:
+            main([*command.split(), str(tmp_path / "plan")])
+        assert stopped.value.code == 130
+        assert capsys.readouterr().err == f"\ncde-hf: interrupted.{ending}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode MODEL CORPUS OUT",
+        "export-onnx MODEL OUT",
+        "contextualize MODEL gone.txt OUT",
+        "evaluate MODEL --corpus gone.txt",
+        "train --model MODEL --data gone.jsonl --output-dir OUT --use-cpu",
+    ],
+)
+def test_a_model_is_refused_at_once_if_the_hub_cannot_be_reached(command, corpus_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nothing listens
+    values = {"MODEL": "no-model", "CORPUS": corpus_file, "OUT": str(tmp_path / "out")}
+    start = time.monotonic()
+    error = error_of([values.get(part, part) for part in command.split()], capsys)
+    assert "`no-model` is no folder, and the Hub cannot be reached (" in error and error.count("\n") == 1
+    assert time.monotonic() - start < 15
 
 
 def test_options_are_named_as_options(tmp_path, capsys):

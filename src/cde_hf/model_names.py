@@ -6,7 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 
+from huggingface_hub import constants, get_session, try_to_load_from_cache
+from huggingface_hub.errors import HTTPError
+
 from .files import CHECKPOINT
+
+
+_SECONDS_TO_CONNECT = 10
 
 
 def model_path(name: str) -> str:
@@ -33,8 +39,7 @@ def model_path(name: str) -> str:
 @contextmanager
 def named_model(name: str) -> Iterator[None]:
     """Names the model in the errors of libraries that cannot find it, which do not always do."""
-    if not os.path.isdir(name) and not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
-        raise FileNotFoundError(f"`{name}` is neither a folder nor a model on the Hub. Check its path or name.")
+    check_model_name(name)
     try:
         yield
     except OSError as error:
@@ -43,4 +48,26 @@ def named_model(name: str) -> Iterator[None]:
         raise FileNotFoundError(f"`{name}` is {found}. Check its path or name. ({reason})") from error
 
 
-__all__ = ["model_path", "named_model"]
+def check_model_name(name: str) -> None:
+    """
+    Refuses what is neither a folder nor a name on the Hub, before any work begins.
+
+    A name that is not in the cache is also refused if the Hub cannot be reached, which libraries try for a minute.
+    """
+    if name == "minilm" or os.path.isdir(name):
+        return
+    if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name):
+        raise FileNotFoundError(f"`{name}` is neither a folder nor a model on the Hub. Check its path or name.")
+    full_name = name if "/" in name else f"sentence-transformers/{name}"  # as that library completes it
+    is_cached = any(try_to_load_from_cache(each, "config.json") for each in (name, full_name))
+    if is_cached or constants.is_offline_mode():
+        return
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_SECONDS_TO_CONNECT)
+    except HTTPError as error:
+        raise FileNotFoundError(
+            f"`{name}` is no folder, and the Hub cannot be reached ({error}). Check the path or the connection."
+        ) from error
+
+
+__all__ = ["check_model_name", "model_path", "named_model"]

@@ -161,6 +161,21 @@ def test_a_second_ctrl_c_stops_at_once_and_the_process_listens_again(tiny, plan_
     assert find_last_checkpoint(tmp_path) is None
 
 
+class Failure(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        raise RuntimeError("a fault in the data")
+
+
+def test_sigterm_ends_the_process_after_a_training_that_raised(tiny, plan_folder, tmp_path):
+    trainer, _ = make_run(tiny, plan_folder, tmp_path)
+    trainer.add_callback(Failure())
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert handlers[0] == signal.SIG_DFL
+    with pytest.raises(RuntimeError, match="a fault in the data"):
+        trainer.train()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
 def run_script(case, folder, *, kill_after=None):
     """Runs one case in a process of its own and gives its exit code."""
     folder.mkdir(exist_ok=True)

@@ -3,7 +3,7 @@
 import pytest
 from datasets import Dataset
 
-from cde_hf import ContextualTrainingArguments
+from cde_hf import ContextualTrainingArguments, RetrievalSet
 from cde_hf.data import NO_PROMPTS, Prompts
 from cde_hf.trainer import sizes
 from cde_hf.trainer.sizes import TextLengths, choose_sizes, count_steps, estimate_seconds
@@ -81,6 +81,15 @@ def test_little_memory_turns_gradient_caching_on(tiny, tmp_path, monkeypatch):
     assert 4 <= chosen(tiny, tmp_path).mini_batch_size < 128
 
 
+def test_the_limit_of_a_container_counts_as_its_memory(tiny, tmp_path, monkeypatch):
+    args = chosen(tiny, tmp_path)
+    monkeypatch.setattr(sizes, "_CONTAINER_LIMIT", tmp_path / "memory.max")
+    whole = sizes._memory(args)
+    for content, expected in {"max\n": whole, "16777216\n": 2**24, str(2**62): whole}.items():
+        (tmp_path / "memory.max").write_text(content)
+        assert sizes._memory(args) == expected
+
+
 def test_bfloat16_follows_the_machine_unless_the_user_says_otherwise(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(sizes, "_computes_bf16", lambda device: True)
     args = chosen(tiny, tmp_path)
@@ -106,6 +115,17 @@ def test_the_estimate_grows_with_steps_and_texts(tiny, tmp_path, monkeypatch):
     assert seconds[0] == pytest.approx(10 * 64 * 26 * 3 * 1e-3)  # forward and backward passes
     args.mini_batch_size = 8
     assert estimate_seconds(args, model, LENGTHS, 10, None) == pytest.approx(4 / 3 * seconds[0])
+
+
+@pytest.mark.parametrize(("save_steps", "num_evaluations"), [(None, 5), (10, 5), (5, 9), (7, 7), (0.5, 3)])
+def test_the_estimate_counts_the_evaluations_of_the_run(tiny, tmp_path, monkeypatch, save_steps, num_evaluations):
+    monkeypatch.setattr(sizes, "_seconds_per_token", lambda *_: 1.0)
+    given = {"max_steps": 40} | ({"save_steps": save_steps} if save_steps else {})
+    args = chosen(tiny, tmp_path, given=given, **given)
+    tested = RetrievalSet("one", {"d": "text"}, {"q": "text"}, {"q": {"d": 1}})
+    model = tiny.make_model("plain")
+    seconds = [estimate_seconds(args, model, LENGTHS, 40, each) for each in (None, tested)]
+    assert seconds[1] - seconds[0] == pytest.approx((4 + num_evaluations) * 26)
 
 
 def test_a_run_has_three_epochs_or_a_hundred_steps_on_a_cpu(tiny, tmp_path):

@@ -4,9 +4,13 @@ import json
 
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
-from cde_hf import run_training
+from cde_hf import Evaluation, run_training
+from cde_hf.evaluation import Row
 from cde_hf.saving import save_biencoder
+from cde_hf.trainer.report import describe
 
 
 @pytest.fixture
@@ -43,8 +47,18 @@ def test_a_training_shows_the_model_before_and_after_it(command, tmp_path, capsy
     for row in ("before, no context", "before, corpus context", "after, no context", "after, corpus context"):
         assert f"| {row} |" in after
     assert "Training changed NDCG@10 by" in after or "Training did not help" in after
+    assert "`before` is the model unchanged" not in output
     assert f"cde-hf contextualize {tmp_path / 'out'} CORPUS" in after
     SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+
+
+def test_an_encoder_with_another_pooling_is_said_to_lose_it(command, tmp_path, capsys):
+    encoder = Transformer(str(tmp_path / "encoder"))
+    modules = [encoder, Pooling(encoder.get_embedding_dimension(), "cls"), Dense(encoder.get_embedding_dimension(), 8)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "encoder"))
+    run_training([*command, "--architecture", "biencoder"])
+    note = "`before` is the model unchanged, with a `Dense` and pooling by 'cls'."
+    assert capsys.readouterr().out.count(note) == 2  # below each table
 
 
 def test_without_a_corpus_the_model_alone_is_compared(command, capsys):
@@ -52,6 +66,17 @@ def test_without_a_corpus_the_model_alone_is_compared(command, capsys):
     output = capsys.readouterr().out
     assert "| before, no context |" in output
     assert "corpus context" not in output
+
+
+@pytest.mark.parametrize("is_contextual", [False, True])
+def test_the_verdict_says_if_states_are_chosen_by_another_score(is_contextual):
+    before, after = (
+        Evaluation({"set": {Row(name, "none"): {"ndcg@10": dict.fromkeys("abc", score)}}}, {}, None, 0)
+        for name, score in {"before": 0.5, "after": 0.6}.items()
+    )
+    text = describe(before, after, False, is_contextual)
+    assert "Training changed NDCG@10 by +10.0" in text
+    assert ("This is without a context. The best state was chosen by its score with one." in text) == is_contextual
 
 
 def test_a_learning_rate_that_ruins_the_model_gives_the_start_back(command, tmp_path, capsys):

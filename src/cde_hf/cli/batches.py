@@ -122,7 +122,7 @@ def add_prepare(commands: argparse._SubParsersAction) -> None:
     clusters.add_argument("--starts", type=positive, default=6, help="k-means starts; the best one is kept")
     clusters.add_argument("--spherical", action="store_true", help="use spherical k-means")
     clusters.add_argument("--seed", type=natural, default=0, help="random seed")
-    command.set_defaults(run=prepare)
+    command.set_defaults(run=prepare, resumes=True)
 
 
 def add_inspect(commands: argparse._SubParsersAction) -> None:

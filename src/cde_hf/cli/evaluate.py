@@ -79,8 +79,11 @@ def evaluate(args: argparse.Namespace) -> None:
 def _check_arguments(args: argparse.Namespace) -> None:
     """Refuses what can be refused before anything is read or encoded."""
     from ..evaluation.metrics import METRICS, check_scorer
+    from ..model_names import check_model_name
 
     check_scorer()
+    for name in (args.model, *args.compare):
+        check_model_name(name)
     unknown = [metric for metric in args.metrics if metric not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric `{unknown[0]}`. Use one of {', '.join(METRICS)}.")
@@ -130,8 +133,8 @@ def contextualize(args: argparse.Namespace) -> None:
 
     refuse_older(args.output, args, exists=CHECKPOINT.is_in(args.output))
     with CHECKPOINT.locked(args.output):
-        corpus = read_corpus(args.corpus, args)
         model = load_model(args.model, args)
+        corpus = read_corpus(args.corpus, args)
         sizes = {"corpus_dim": args.corpus_dim, "size": args.size}
         save_with_context(contextualize_model(model, corpus, seed=args.seed, **sizes), args.output)
     say(f"Wrote {args.output}: load it with SentenceTransformer('{args.output}', trust_remote_code=True).")

@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cde-hf {__version__}")
-    parser.set_defaults(verbose=False)
+    parser.set_defaults(verbose=False, resumes=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", help="one of these:")
     lines = []
     for title, add_commands in _COMMANDS.items():
@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         if args.verbose:
             raise
-        parser.exit(130, "\ncde-hf: interrupted. What was complete is kept: run the same command again.\n")
+        kept = " What was complete is kept: run the same command again." if args.resumes else ""
+        parser.exit(130, f"\ncde-hf: interrupted.{kept}\n")
 
 
 def _in_options(message: str, args: argparse.Namespace, given: Sequence[str]) -> str:

@@ -123,7 +123,9 @@ def _encode(model: "SentenceTransformer", args: argparse.Namespace, folder: Path
 def _encode_on_ray(args: argparse.Namespace) -> "EncodedCorpus":
     from ..data import ParquetCorpus
     from ..encoding_on_ray import encode_on_ray
+    from ..model_names import check_model_name
 
+    check_model_name(args.model)
     if Path(args.model).exists():  # the nodes may run in other folders
         args.model = str(Path(args.model).resolve())
     return encode_on_ray(
@@ -227,7 +229,7 @@ def add_encode(commands: argparse._SubParsersAction) -> None:
         help="encode Parquet files on a Ray cluster: its address, `auto` for the cluster on this machine, or `local` "
         "to start one",
     )
-    command.set_defaults(run=encode)
+    command.set_defaults(run=encode, resumes=True)
 
 
 def add_index(commands: argparse._SubParsersAction) -> None:
@@ -249,7 +251,7 @@ def add_index(commands: argparse._SubParsersAction) -> None:
         help="flat is exact; auto is flat up to 500,000 documents and hnsw beyond",
     )
     add_overwrite_argument(index_options)
-    command.set_defaults(run=index)
+    command.set_defaults(run=index, resumes=True)
 
 
 def add_search(commands: argparse._SubParsersAction) -> None:

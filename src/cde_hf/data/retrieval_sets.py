@@ -20,6 +20,7 @@ from .sources import find_file, open_tables, read_lines
 logger = logging.get_logger(__name__)
 
 _ROWS_PER_BATCH = 1000
+_CORPUS_ALONE = "If it is a corpus without queries, use `cde-hf evaluate MODEL --corpus {}`."
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,7 +139,13 @@ def load_retrieval_set(
     """
     folder = Path(source).expanduser()
     if folder.is_file():
-        return retrieval_set_from_pairs(folder.stem, load_pairs(folder, columns=columns))
+        try:
+            pairs = load_pairs(folder, columns=columns)
+        except ValueError as error:
+            if columns or "query" in open_tables(folder)[0].columns:
+                raise
+            raise ValueError(f"{error} {_CORPUS_ALONE.format(folder)}") from error
+        return retrieval_set_from_pairs(folder.stem, pairs)
     corpus_file, queries_file = (_find_file(folder, find_file(folder, name), name) for name in ("corpus", "queries"))
     qrels_files = (folder / name for name in ("qrels.tsv", "qrels/test.tsv"))
     qrels_file = _find_file(folder, next((path for path in qrels_files if path.is_file()), None), "qrels.tsv")
@@ -205,7 +212,7 @@ def _find_file(folder: Path, file: Path | None, name: str) -> Path:
     if file is None:
         raise FileNotFoundError(
             f"`{folder}` has no `{name}`. Give a folder in the layout of BEIR (corpus.jsonl, queries.jsonl, "
-            "qrels.tsv), or a file of pairs."
+            f"qrels.tsv), or a file of pairs. {_CORPUS_ALONE.format(folder)}"
         )
     return file
 

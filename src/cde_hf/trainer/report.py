@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from ..batching import batch_statistics
 from ..contextual_models import contextualize
@@ -11,7 +13,7 @@ from ..data import PairFacts, RetrievalSet
 from ..evaluation import ContextualModelEmbedder, Evaluation, Row, evaluate
 from ..messages import count_of, say
 from ..model_names import model_path
-from ..modeling import sample_documents
+from ..modeling import ContextualModule, sample_documents
 from ..modeling.frequency_pooling import MAX_DOCUMENTS
 from .evaluation import make_embedder
 from .models import is_contextual_checkpoint
@@ -60,6 +62,7 @@ class TrainingReport:
         self.tested = tested
         self.corpus = corpus
         self._before: Evaluation | None = None
+        self._own_form = ""
 
     def begin(self) -> None:
         """Says what the pairs look like and how long the training takes, and scores the model before it."""
@@ -83,9 +86,11 @@ class TrainingReport:
         if self.tested is None:
             say("No queries are held out, so nothing will show whether training helps, except scores of your own.")
             return
-        self._before = self._score(BEFORE, self._model_before(), self.tested)
+        model = self._model_before()
+        self._own_form = _describe_form(model)
+        self._before = self._score(BEFORE, model, self.tested)
         say(f"\nOn {count_of(len(self.tested.queries), 'held-out query')}, before the training:\n")
-        say(self._before.to_markdown())
+        say(self._before.to_markdown() + self._own_form)
 
     def end(self) -> None:
         """Scores the trained model, and says how much it gained and how to use it."""
@@ -94,7 +99,9 @@ class TrainingReport:
             model = SentenceTransformer(
                 folder, trust_remote_code=self.trainer.is_contextual, device=str(self.trainer.args.device)
             )
-            say(describe(self._before, self._score(AFTER, model, self.tested), self.trainer.ends_with_start))
+            after = self._score(AFTER, model, self.tested)
+            text = describe(self._before, after, self.trainer.ends_with_start, self.trainer.is_contextual)
+            say(text + self._own_form)
         say(
             f"Wrote {folder}: load it with SentenceTransformer('{folder}'{code}). It reads the first "
             f"{self.trainer.max_length} tokens of a text, as in the training (`--max-length`)."
@@ -160,7 +167,22 @@ class TrainingReport:
         return evaluate([embedder], [tested], contexts=["none"], other_contexts=corpus)
 
 
-def describe(before: Evaluation, after: Evaluation, ends_with_start: bool) -> str:
+def _describe_form(model: SentenceTransformer) -> str:
+    """Says what the training leaves out of a model, of which it trains the mean of the token vectors."""
+    kept = (Transformer, Pooling, Normalize, ContextualModule)
+    left_out = [f"a `{type(each).__name__}`" for each in model if not isinstance(each, kept)]
+    left_out += [
+        f"pooling by {each.pooling_mode!r}" for each in model if getattr(each, "pooling_mode", "mean") != "mean"
+    ]
+    if not left_out:
+        return ""
+    return (
+        f"\n`{BEFORE}` is the model unchanged, with {' and '.join(left_out)}. What is trained and saved is its "
+        "encoder with the mean of the token vectors.\n"
+    )
+
+
+def describe(before: Evaluation, after: Evaluation, ends_with_start: bool, is_contextual: bool = False) -> str:
     """A table of both evaluations, and what it says."""
     both = before.join(after)
     first, second = Row(BEFORE, "none"), Row(AFTER, "none")
@@ -168,10 +190,11 @@ def describe(before: Evaluation, after: Evaluation, ends_with_start: bool) -> st
     if ends_with_start:
         return f"{table}\nTraining did not help on the held-out queries: the model keeps the weights of the start.\n"
     comparison = both.compare(first, second)
+    note = " This is without a context. The best state was chosen by its score with one." if is_contextual else ""
     verdict = "" if comparison.is_significant else ", which may be chance"
     return (
         f"{table}\n* differs significantly from the first row. Training changed NDCG@10 by "
-        f"{100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g}){verdict}.\n"
+        f"{100 * comparison.difference:+.1f} (p = {comparison.p_value:.2g}){verdict}.{note}\n"
     )
 
 

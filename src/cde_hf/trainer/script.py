@@ -14,6 +14,7 @@ from ..batching.batch_plan import BATCH_PLAN
 from ..batching.preparation import number_domains
 from ..data import PairFacts, hold_out, load_documents
 from ..files import CHECKPOINT
+from ..messages import say
 from ..processes import process_state
 from .arguments import ContextualTrainingArguments
 from .checkpoints import locked_output
@@ -43,17 +44,18 @@ def run_training(arguments: Sequence[str] | None = None) -> None:
     if script.plan is not None:
         BATCH_PLAN.refuse_foreign(script.plan)
     with locked_output(args.output_dir):
-        _make_way(script, args)
-        _train(script, args, state)
+        _train(script, args, state, _older_files(script, args))
 
 
-def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState) -> None:
+def _train(
+    script: ScriptArguments, args: ContextualTrainingArguments, state: PartialState, older_files: Sequence[Path]
+) -> None:
+    # Before the pairs are read and the plan is made, so that a mistake shows at once.
+    prompts = script.load_prompts()
     with state.main_process_first():  # the other processes find the pairs in the cache
         pairs = script.load_pairs(args.seed)
-    # Before the plan is made, which takes longer, so that a mistake shows at once.
     eval_sets = script.load_eval_sets()
     corpus = load_documents(script.corpus, text_column=script.text_column) if script.corpus is not None else None
-    prompts = script.load_prompts()
     model, tokenizer = load_model(
         script.model,
         script.architecture,
@@ -80,6 +82,10 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         is_evaluated=tested is not None,
         has_new_layers=is_contextual(model) and not is_contextual_checkpoint(script.model),
     )
+    if state.is_main_process:  # not before all data is read; `auto` must not resume a run that was replaced
+        for path in older_files:
+            shutil.rmtree(path, ignore_errors=True)
+    state.wait_for_everyone()
     plan = script.load_plan(pairs, args.output_dir)
     if "filter_false_negatives" not in script.given:
         args.filter_false_negatives = has_many_false_negatives(plan)
@@ -107,20 +113,25 @@ def _train(script: ScriptArguments, args: ContextualTrainingArguments, state: Pa
         report.end()
 
 
-def _make_way(script: ScriptArguments, args: ContextualTrainingArguments) -> None:
-    """Refuses to train from the start where a model is, unless the user wants it replaced."""
+def _older_files(script: ScriptArguments, args: ContextualTrainingArguments) -> list[Path]:
+    """
+    Returns the checkpoints and the plan of an earlier run that this one replaces.
+
+    Refuses to train from the start where a model is, unless the user wants it replaced.
+    """
     folder = Path(args.output_dir)
     checkpoints = [path for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if CHECKPOINT.is_in(path)]
     if args.resume_from_checkpoint and (checkpoints or args.resume_from_checkpoint not in ("auto", "True", "true")):
-        return
+        if script.overwrite:
+            say(f"The run in `{folder}` is resumed, so `--overwrite` removes nothing.")
+        return []
     if not script.overwrite and (checkpoints or CHECKPOINT.is_in(folder)):
         raise FileExistsError(
             f"`{folder}` holds the model or the checkpoints of an earlier run. Resume it with "
             "`--resume-from-checkpoint auto`, give another folder, or replace them with `--overwrite`."
         )
-    if script.overwrite and process_state().is_main_process:  # `auto` must not resume a run that was replaced
-        for path in (*checkpoints, *([folder / "plan"] if script.plan is None else [])):
-            shutil.rmtree(path, ignore_errors=True)
+    plan = [folder / "plan"] if script.plan is None else []
+    return [*checkpoints, *plan] if script.overwrite else []
 
 
 __all__ = ["ScriptArguments", "TrainingArgumentParser", "run_training"]

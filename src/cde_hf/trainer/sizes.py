@@ -8,7 +8,10 @@ import math
 import os
 import time
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from datasets import Dataset
@@ -31,6 +34,7 @@ _NUM_SAMPLED_PAIRS = 500
 _NUM_TIMED_TEXTS = 16
 _BACKWARD_COST = 2.0  # of a backward pass, in forward passes
 _UNKNOWN_MEMORY = 2**33
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")  # exceeded, it ends the process
 _BYTES_PER_ACTIVATION = 160  # of a token, a layer and a dimension, for a backward pass
 
 # What `choose_sizes` may set, of the arguments that `--help` shows with a default.
@@ -200,7 +204,10 @@ def estimate_seconds(
     total = num_steps * args.gradient_accumulation_steps * tokens * passes
     if tested is not None:
         # The table at the end scores four models, and a contextual model is evaluated in two contexts.
-        num_scored = 4 + (NUM_EVALUATIONS + 1) * (2 if num_contexts else 1)
+        every: Any = args.eval_steps  # `choose_sizes` has set it
+        share = every if every < 1 else every / num_steps
+        num_evaluations = args.eval_on_start + math.ceil(1 / share)
+        num_scored = 4 + num_evaluations * (2 if num_contexts else 1)
         total += num_scored * (len(tested.corpus) * document + len(tested.queries) * query)
     return total * _seconds_per_token(model, round(document), args)
 
@@ -223,13 +230,16 @@ def _backbone(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _memory(args: ContextualTrainingArguments) -> int:
-    """Bytes of the GPU of a process, or its share of the machine's memory: the same in all processes."""
+    """Bytes of the GPU of a process, or its share of the memory of machine or container: the same in all processes."""
     if args.device.type == "cuda":
         return torch.cuda.get_device_properties(args.device).total_memory
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // args.world_size
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not on Windows
         return _UNKNOWN_MEMORY
+    with suppress(OSError, ValueError):  # no container, or `max`
+        memory = min(memory, int(_CONTAINER_LIMIT.read_text()))
+    return memory // args.world_size
 
 
 def _computes_bf16(device: torch.device) -> bool:
