@@ -11,7 +11,6 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,7 +99,9 @@ def contextualize(
     Returns:
         `ContextualizedSentenceTransformer`: The model, which encodes, saves and loads like any other.
     """
-    _check_settings(size, seed, frequency_scale, corpus_dim)
+    check_counts(size=size)
+    check_seed(seed)
+    check_positive(frequency_scale=frequency_scale)
     model = load_if_path(model)
     if not isinstance(model, SentenceTransformer):
         raise TypeError(
@@ -132,16 +133,6 @@ def contextualize(
     contextualized = rebuild(model, modules, ContextualizedSentenceTransformer)
     set_context(contextualized, corpus, size=size, seed=seed)
     return contextualized
-
-
-def _check_settings(
-    size: int | None, seed: int, frequency_scale: float | None = None, corpus_dim: int | None = None
-) -> None:
-    check_counts(size=size)
-    check_seed(seed)
-    check_positive(frequency_scale=frequency_scale)
-    if corpus_dim is not None and (not isinstance(corpus_dim, Integral) or corpus_dim < 0 or corpus_dim == 1):
-        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim!r}.")
 
 
 def _replace_pooling(modules: OrderedDict[str, Module], frequency_scale: float | None, default_scale: float) -> None:
@@ -238,7 +229,8 @@ def set_context(
         seed (`int`, *optional*, defaults to `0`):
             Seed of the sample.
     """
-    _check_settings(size, seed)
+    check_counts(size=size)
+    check_seed(seed)
     module = find_contextual_module(model)
     if module is None:
         kinds = ", ".join(type(module).__name__ for module in model.children())

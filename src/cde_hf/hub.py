@@ -25,13 +25,10 @@ from typing import Any
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HTTPError  # of whichever HTTP library it uses
 from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import logging
 
 from .files import write_text
 from .model_card import CardFacts, make_model_card, read_json, read_modules
 
-
-logger = logging.get_logger(__name__)
 
 # Patterns inside of the folder of a checkpoint. `*` does not cross folders.
 PUBLISHED = (

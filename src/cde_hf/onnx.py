@@ -20,21 +20,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from .contextual_models import find_cde_model, find_contextual_module, get_context
 from .files import REQUIREMENTS, FolderKind
 from .modeling import Context
 from .modeling.backbones import move_padding_to_the_right
+from .modeling.sentence_transformers_onnx import OnnxTransformer, context_inputs
 
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 logger = logging.get_logger(__name__)
 
@@ -44,7 +44,7 @@ ONNX = FolderKind("ONNX model", 1, "Export the model again.", read_first=("modul
 
 
 def export_onnx(
-    model: "SentenceTransformer",
+    model: SentenceTransformer,
     folder: str | os.PathLike,
     *,
     context_as_input: bool = False,
@@ -69,10 +69,6 @@ def export_onnx(
         quantize (`bool`, *optional*, defaults to `False`):
             Whether to quantise to int8.
     """
-    # Here, because sentence-transformers takes seconds to import.
-    from .contextual_models import find_cde_model
-    from .modeling import sentence_transformers_onnx as onnx_module
-
     _require_packages()
     cde_model = find_cde_model(model)
     context = _context_of(model)
@@ -90,7 +86,7 @@ def export_onnx(
     encoder, *others = (_plain_copy(module, model) for module in _modules_to_export(model))
     inputs: dict[str, Tensor] = {}
     if cde_model is not None:
-        arrays = onnx_module.context_inputs(context)
+        arrays = context_inputs(context)
         if not cde_model.config.counts_tokens:
             arrays.pop("token_frequencies", None)
         inputs = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -100,7 +96,7 @@ def export_onnx(
         dimension = _export(graph, inputs if context_as_input else {}, new_folder / "model.onnx")
         if quantize:
             _quantize(new_folder / "model.onnx")
-        exported = onnx_module.OnnxTransformer(
+        exported = OnnxTransformer(
             new_folder / "model.onnx",
             model.tokenizer,
             max_seq_length=model.max_seq_length,  # type: ignore[arg-type]  # a model with a tokenizer has one
@@ -112,11 +108,10 @@ def export_onnx(
         # A tokenizer saves the length of its last call, at which servers truncate.
         model.tokenizer("", padding=True, truncation=True, max_length=model.max_seq_length)
         exported.save(str(new_folder))
-        onnx_module.write_onnx_modules_file(new_folder)
         _write_settings(model, new_folder, dimension)
 
 
-def _write_settings(model: "SentenceTransformer", folder: Path, dimension: int) -> None:
+def _write_settings(model: SentenceTransformer, folder: Path, dimension: int) -> None:
     """
     Writes the settings that sentence-transformers, text-embeddings-inference and fastembed read.
 
@@ -128,7 +123,9 @@ def _write_settings(model: "SentenceTransformer", folder: Path, dimension: int) 
     config: Any = encoder.config
     read = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     lengths = {"model_max_length": model.max_seq_length, "max_length": model.max_seq_length}
-    settings: dict[str, dict[str, Any]] = {
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers_onnx.OnnxTransformer"}
+    settings: dict[str, Any] = {
+        "modules.json": [module],
         "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
             "prompts": {name: prompt or "" for name, prompt in model.prompts.items()},
@@ -160,9 +157,7 @@ def _write_settings(model: "SentenceTransformer", folder: Path, dimension: int) 
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def _context_of(model: "SentenceTransformer") -> Context:
-    from .contextual_models import find_contextual_module, get_context
-
+def _context_of(model: SentenceTransformer) -> Context:
     if find_contextual_module(model) is None or next(model.parameters(), None) is None:
         kinds = ", ".join(type(module).__name__ for module in model.children())
         raise ValueError(
@@ -182,16 +177,14 @@ def _weighs_positions_after_prompts(module: Any) -> bool:
     return not getattr(module, "include_prompt", True) and "weightedmean" in module.pooling_mode
 
 
-def _modules_to_export(model: "SentenceTransformer") -> list[nn.Module]:
+def _modules_to_export(model: SentenceTransformer) -> list[nn.Module]:
     """The modules, with the second stage in the place of a CDE model."""
-    from .contextual_models import find_cde_model
-
     cde_model = find_cde_model(model)
     first, *others = model.children()
     return [first if cde_model is None else cde_model.second_stage_model, *others]
 
 
-def _plain_copy(module: nn.Module, model: "SentenceTransformer") -> nn.Module:
+def _plain_copy(module: nn.Module, model: SentenceTransformer) -> nn.Module:
     """A copy on the CPU in float32 with eager attention, whose matrix products ONNX supports."""
     module = copy.deepcopy(module, {id(model): model}).float().cpu().eval()  # without a copy of the model it refers to
     for each in module.modules():
@@ -201,7 +194,7 @@ def _plain_copy(module: nn.Module, model: "SentenceTransformer") -> nn.Module:
     return module
 
 
-def _find_prompts(model: "SentenceTransformer") -> list[tuple[Tensor, int]]:
+def _find_prompts(model: SentenceTransformer) -> list[tuple[Tensor, int]]:
     """Tokens by which each prompt is recognised, the shortest first, and the prompt's length according to PyTorch."""
     first: Any = model[0]
     found = []

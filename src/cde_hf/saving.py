@@ -4,19 +4,19 @@ import copy
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from .contextual_models import complete_checkpoint, find_cde_model, get_context
 from .data import NO_PROMPTS, Prompts
 from .files import CHECKPOINT, REQUIREMENTS
 from .modeling import CDEModel, Context
 from .modeling.backbones import longest_text
-
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+from .modeling.sentence_transformers_cde import CDETransformer
 
 
 def save_checkpoint(
@@ -47,24 +47,33 @@ def save_checkpoint(
         context (`Context`, *optional*):
             Context to save in the checkpoint. Plain `encode` is then contextual.
     """
-    from .modeling import sentence_transformers_cde  # here, because sentence-transformers takes seconds to import
-
     prompts = prompts or NO_PROMPTS
     max_length = min(max_length, longest_text(model.second_stage_model.backbone))
-    module = sentence_transformers_cde.CDETransformer(
+    module = CDETransformer(
         model, tokenizer, max_seq_length=max_length, document_prompt=prompts.document, context=context
     )
-    with CHECKPOINT.replacing(folder) as new_folder:
-        module.save(str(new_folder))
-        sentence_transformers_cde.write_modules_file(new_folder)
-        settings = {
+    settings = {
+        "modules.json": [
+            {
+                "idx": 0,
+                "name": "0",
+                "path": "",
+                "type": "sentence_transformers_cde.CDETransformer",
+                "kwargs": ["dataset_embeddings"],
+            }
+        ],
+        "config_sentence_transformers.json": {
             "model_type": "SentenceTransformer",
             "prompts": prompts.for_sentence_transformers(),
             "default_prompt_name": None,
             "similarity_fn_name": "cosine",
             "requirements": REQUIREMENTS,
-        }
-        (new_folder / "config_sentence_transformers.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+        },
+    }
+    with CHECKPOINT.replacing(folder) as new_folder:
+        module.save(str(new_folder))
+        for name, content in settings.items():
+            (new_folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def save_biencoder(
@@ -90,10 +99,6 @@ def save_biencoder(
         max_length (`int`, *optional*, defaults to `512`):
             Maximum number of tokens per text.
     """
-    # Here, because it takes seconds to import.
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
     saved_prompts = (prompts or NO_PROMPTS).for_sentence_transformers()
     with (
         CHECKPOINT.replacing(folder) as new_folder,
@@ -108,7 +113,7 @@ def save_biencoder(
         )
 
 
-def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_first_stage: bool = True) -> None:
+def save_with_context(model: SentenceTransformer, folder: str | Path, *, with_first_stage: bool = True) -> None:
     """
     Saves a sentence-transformers model together with its context, so that plain `encode` is contextual.
 
@@ -121,25 +126,18 @@ def save_with_context(model: "SentenceTransformer", folder: str | Path, *, with_
             Whether to include the first stage of a CDE checkpoint, which encodes other contexts later. Without it,
             the checkpoint is about half as large.
     """
-    from .contextual_models import complete_checkpoint, find_cde_model, get_context
-
     if get_context(model) is None:
         raise ValueError("The model has no context to save. Call `set_context(model, corpus)` first.")
-    if find_cde_model(model) is None:
-        # A contextualized model or a model in ONNX, which save their context and code themselves.
-        with CHECKPOINT.replacing(folder) as new_folder:
-            model.save(str(new_folder))
-            complete_checkpoint(new_folder)
-        return
-    module: Any = model[0]  # a `CDETransformer`, maybe of the checkpoint's own copy of the code
-    whole_model = module.model
+    module: Any = model[0]
+    whole_model = find_cde_model(model)
     with CHECKPOINT.replacing(folder) as new_folder:
-        if not with_first_stage:
+        if whole_model is not None and not with_first_stage:
             module.model = _without_first_stage(whole_model)
         try:
             model.save(str(new_folder))
         finally:
-            module.model = whole_model
+            if whole_model is not None:
+                module.model = whole_model
         complete_checkpoint(new_folder)
 
 

@@ -6,6 +6,7 @@ from datasets import Dataset
 
 from cde_hf.batching import (
     BatchPlan,
+    ClusteredBatchSampler,
     FalseNegativeFilter,
     TfidfSurrogate,
     batch_statistics,
@@ -134,8 +135,8 @@ def test_the_filter_reads_an_array_once(negative_plan, name, monkeypatch):
 def test_statistics_score_a_batch_once(plan, monkeypatch):
     array, reads = plan.filter_queries, []
     monkeypatch.setattr(BatchPlan, "filter_queries", property(lambda plan: reads.append(plan) or array))
-    batch_statistics(plan, 16, num_batches=3)
-    assert len(reads) == 3
+    batch_statistics(plan, 16)
+    assert len(reads) == min(50, len(ClusteredBatchSampler(plan, 16)))
 
 
 def test_the_filter_has_its_own_surrogate_if_asked(pairs, tmp_path):

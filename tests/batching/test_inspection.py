@@ -68,8 +68,8 @@ def test_a_batch_shows_the_hardest_negative_of_a_query(plan, pairs):
     assert first["query"] == pairs["query"][int(rows[0])]
     assert first["hardest"] == pairs["document"][int(rows[hardest])]
     assert first["num_filtered"] == is_false[0].sum()
-    text = format_batch(plan, num_queries=1, width=1000)
-    assert f"hardest negative  {first['hardest']} ({first['hardest_score']})" in text
+    shown = " ".join(first["hardest"].split())[:100]
+    assert re.search(rf"hardest negative  {re.escape(shown)}…? \({first['hardest_score']}\)", format_batch(plan))
 
 
 def test_sample_clusters_show_their_texts(page, pairs):

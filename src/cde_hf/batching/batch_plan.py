@@ -124,10 +124,7 @@ class BatchPlan:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the clusters, the same in every process."""
-        digest = hashlib.blake2b(digest_size=8)
-        for array in (self.cluster_ids, self.cluster_domains, self.centroids):
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()
+        return hash_arrays((self.cluster_ids, self.cluster_domains, self.centroids))
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Refuses a data set that the plan was not made for. Compares its length and a thousand of its rows."""
@@ -202,12 +199,12 @@ def hash_negatives(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return np.cumsum(np.concatenate(counts)), np.concatenate(hashes)
 
 
-def data_fingerprint(arrays: Iterable[np.ndarray], domains: Iterable[str]) -> str:
-    """Hashes the contents of a data set: the hashes of its texts and the names of its domains."""
-    digest = hashlib.blake2b("\n".join(domains).encode(), digest_size=8)
+def hash_arrays(arrays: Iterable[np.ndarray], names: Iterable[str] = ()) -> str:
+    """Hashes names, and arrays such as the hashes of texts."""
+    digest = hashlib.blake2b("\n".join(names).encode(), digest_size=8)
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
-__all__ = ["BATCH_PLAN", "BatchPlan", "data_fingerprint", "hash_negatives", "hash_pairs", "pair_keys"]
+__all__ = ["BATCH_PLAN", "BatchPlan", "hash_arrays", "hash_negatives", "hash_pairs", "pair_keys"]

@@ -18,6 +18,7 @@ from .statistics import hardness_by_cluster_size
 
 
 _MAX_CHARACTERS = 300
+_MAX_CHARACTERS_IN_TERMINAL = 100
 _BATCH_SIZE = 64
 _NUM_CLUSTERS = 12
 _NUM_PAIRS = 6  # of a cluster, and of a batch
@@ -163,23 +164,23 @@ def format_statistics(plan: BatchPlan) -> str:
     return "\n".join(lines)
 
 
-def format_batch(plan: BatchPlan, *, num_queries: int = 3, width: int = 100) -> str:
+def format_batch(plan: BatchPlan) -> str:
     """Formats some queries of a batch for the terminal, with the documents that training treats as wrong."""
     batch = json.loads((plan.folder / "samples.json").read_text(encoding="utf-8"))["batch"]
     lines = [f"In a batch of {batch['size']} pairs (surrogate scores in brackets):"]
-    for entry in batch["queries"][:num_queries]:
+    for entry in batch["queries"][:3]:
         lines += [
             "",
-            f"  query             {_one_line(entry['query'], width)}",
-            f"  its document      {_one_line(entry['document'], width)} ({entry['score']})",
-            f"  hardest negative  {_one_line(entry['hardest'], width)} ({entry['hardest_score']})",
+            f"  query             {_one_line(entry['query'])}",
+            f"  its document      {_one_line(entry['document'])} ({entry['score']})",
+            f"  hardest negative  {_one_line(entry['hardest'])} ({entry['hardest_score']})",
             f"  filtered          {count_of(entry['num_filtered'], 'document')}",
         ]
     return "\n".join(lines)
 
 
-def _one_line(text: str, width: int) -> str:
-    text = " ".join(text.split())
+def _one_line(text: str) -> str:
+    text, width = " ".join(text.split()), _MAX_CHARACTERS_IN_TERMINAL
     return text if len(text) <= width else f"{text[:width]}…"
 
 

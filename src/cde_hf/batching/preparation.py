@@ -28,7 +28,7 @@ from ..data import check_pairs
 from ..files import atomic_file, write_text
 from ..messages import count_of
 from ..processes import process_state
-from .batch_plan import BATCH_PLAN, BatchPlan, data_fingerprint, hash_negatives, hash_pairs, pair_keys
+from .batch_plan import BATCH_PLAN, BatchPlan, hash_arrays, hash_negatives, hash_pairs, pair_keys
 from .clustering import KMeansSettings, cluster_pairs
 from .inspection import collect_samples
 from .packing import group_rows, nearest_neighbour_order
@@ -124,8 +124,7 @@ def _hash_texts(dataset: Dataset, path: Path) -> None:
     num_pairs = len(dataset)
     with state.main_process_first():
         hashes = open_rows(path, (num_pairs, 2), "uint64")
-    step = state.num_processes * _HASHED_AT_ONCE
-    starts = range(state.process_index * _HASHED_AT_ONCE, num_pairs, step)
+    starts = range(0, num_pairs, _HASHED_AT_ONCE)[state.process_index :: state.num_processes]
     is_shown = state.is_main_process and num_pairs > _HASHED_AT_ONCE
     for start in tqdm(starts, desc="Hash texts", unit="shard", disable=not is_shown):
         rows = range(start, min(start + _HASHED_AT_ONCE, num_pairs))
@@ -141,7 +140,7 @@ def _begin(dataset: Dataset, folder: Path, settings: dict[str, Any]) -> None:
     if "negatives" in dataset.column_names:
         arrays["negative_offsets"], arrays["negative_hashes"] = hash_negatives(dataset)
     identity = {
-        "data_fingerprint": data_fingerprint(arrays.values(), domains),
+        "data_fingerprint": hash_arrays(arrays.values(), domains),
         "num_pairs": len(dataset),
         "domains": domains,
         "has_negatives": "negatives" in dataset.column_names,

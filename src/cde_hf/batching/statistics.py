@@ -12,6 +12,7 @@ from .sampler import ClusteredBatchSampler, Grouping
 
 
 BATCH_SIZES = (16, 64, 256, 1024)
+_NUM_BATCHES = 50
 
 
 def plan_statistics(plan: BatchPlan) -> dict[str, Any]:
@@ -36,11 +37,9 @@ def plan_statistics(plan: BatchPlan) -> dict[str, Any]:
     }
 
 
-def batch_statistics(
-    plan: BatchPlan, batch_size: int, grouping: Grouping = "cluster", *, num_batches: int = 50
-) -> dict[str, Any]:
+def batch_statistics(plan: BatchPlan, batch_size: int, grouping: Grouping = "cluster") -> dict[str, Any]:
     """
-    Measures the hardness of batches on a sample of them.
+    Measures the hardness of batches on a sample of fifty.
 
     The hardness of a batch is the mean surrogate score of its queries with the documents of the other pairs. The
     filtered share is the share of these documents that the filter removes with a margin of 0.
@@ -52,8 +51,6 @@ def batch_statistics(
             Pairs in a batch.
         grouping (`str`, *optional*, defaults to `"cluster"`):
             As for [`ClusteredBatchSampler`].
-        num_batches (`int`, *optional*, defaults to `50`):
-            Number of batches to sample.
 
     Returns:
         `dict`: `batch_size`, `grouping`, `hardness`, `filtered_share`, and `filtered_share_of_domains` for each domain
@@ -63,7 +60,7 @@ def batch_statistics(
     false_negatives = FalseNegativeFilter(plan)
     hardness, filtered = [], defaultdict(list)
     is_negative = ~np.eye(batch_size, dtype=bool)
-    for rows in islice(sampler, num_batches):
+    for rows in islice(sampler, _NUM_BATCHES):
         scores, is_false = false_negatives(rows)
         hardness.append(scores[:, :batch_size][is_negative].mean())
         filtered[plan.domains[plan.domain_ids[rows[0]]]].append(is_false[:, :batch_size][is_negative].mean())
@@ -92,7 +89,7 @@ def hardness_by_cluster_size(plan: BatchPlan) -> list[dict[str, Any]]:
             continue
         sampler = ClusteredBatchSampler(plan, batch_size, cluster_order="random")
         measured = []
-        for batch in islice(sampler, 200):
+        for batch in islice(sampler, 4 * _NUM_BATCHES):
             rows = np.asarray(batch)
             scores = surrogate_scores(plan, rows)[:, :batch_size]
             cluster = np.bincount(plan.cluster_ids[rows]).argmax()

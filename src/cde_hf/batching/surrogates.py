@@ -183,7 +183,7 @@ def write_vectors(
     shape = (int(offsets[-1]), surrogate.dim)
     with state.main_process_first():
         vectors = open_rows(path, shape, dtype)
-    starts = range(state.process_index * SHARD_SIZE, num_rows, state.num_processes * SHARD_SIZE)
+    starts = range(0, num_rows, SHARD_SIZE)[state.process_index :: state.num_processes]
     left = [start for start in starts if not _marker(path, start).exists()]
     for start in tqdm(left, desc=f"Encode {path.stem}", unit="shard", disable=not state.is_main_process):
         stop = min(start + SHARD_SIZE, num_rows)

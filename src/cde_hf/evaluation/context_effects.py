@@ -1,7 +1,7 @@
 """Measures what a context does: how far it moves the vectors of texts, and whether it separates them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
@@ -58,10 +58,6 @@ class ContextReport:
             for name, effect in self.effects.items()
         ]
         return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, dict[str, float]]:
-        """Returns the numbers, for JSON."""
-        return {name: asdict(effect) for name, effect in self.effects.items()}
 
 
 def context_report(

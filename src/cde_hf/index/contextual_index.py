@@ -25,9 +25,9 @@ from .vectors import (
     NO_TEXTS,
     check_given,
     check_origin,
-    check_texts,
     check_unchanged,
     encode_documents,
+    listed_texts,
     model_name,
     model_of_index,
     read_encoded,
@@ -294,7 +294,7 @@ class ContextualIndex:
         check_origin(self.origin, origin, "Encode the texts with `index.model`.")
         document_ids = check_ids(document_ids)
         vectors = self._check(vectors, "the documents", len(document_ids))
-        self._append(document_ids, vectors, check_texts(texts, len(document_ids)))
+        self._append(document_ids, vectors, listed_texts(texts, len(document_ids)))
 
     def delete(self, document_ids: Sequence[str]) -> None:
         """Deletes documents. If one is not in the index, none is deleted."""

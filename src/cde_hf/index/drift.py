@@ -85,28 +85,27 @@ class Drift:
         unknown_terms (`float`, *optional*):
             Share of the documents' term weight that the corpus part does not know, of new documents if there are any.
             `None` without a corpus part.
-        threshold (`float`, *optional*, defaults to `4.0`):
-            Value above which a rebuild is advised. At 4 the corpus is two standard errors away. A rebuild is also
-            advised if more than 0.35 of the term weight is unknown.
     """
 
     value: float
     num_documents: int
     num_documents_now: int
     unknown_terms: float | None = None
-    threshold: float = REBUILD_THRESHOLD
 
     @property
     def should_rebuild(self) -> bool:
-        """Whether to build the index again with a context of the current corpus."""
-        return self.value > self.threshold or (self.unknown_terms or 0) > UNKNOWN_TERMS_THRESHOLD
+        """
+        Whether to build the index again with a context of the current corpus: above a value of 4, at which the corpus
+        is two standard errors away, or if more than 0.35 of the term weight is unknown.
+        """
+        return self.value > REBUILD_THRESHOLD or (self.unknown_terms or 0) > UNKNOWN_TERMS_THRESHOLD
 
     def __str__(self) -> str:
         advice = "build the index again with a new context" if self.should_rebuild else "the context still fits"
         unknown = "" if self.unknown_terms is None else f", {self.unknown_terms:.0%} of the term weight unknown"
         return (
-            f"drift {self.value:.2f} (rebuild above {self.threshold:g}), {self.num_documents:,} documents when built "
-            f"and {self.num_documents_now:,} now{unknown}: {advice}"
+            f"drift {self.value:.2f} (rebuild above {REBUILD_THRESHOLD:g}), {self.num_documents:,} documents when "
+            f"built and {self.num_documents_now:,} now{unknown}: {advice}"
         )
 
 

@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from tqdm.auto import tqdm
 
 from ..contextual_models import get_context, with_context
+from ..data import check_texts
 from ..encoding import EncodedCorpus
 from ..messages import kind_of
 from ..modeling import Context
@@ -62,7 +63,7 @@ def check_given(
     own = vector_origin(model)
     is_cosine = own.similarity == "cosine"
     checked = check_vectors(vectors, "the documents", num_texts=num_documents, is_cosine=is_cosine)
-    kept_texts = check_texts(texts, num_documents)
+    kept_texts = listed_texts(texts, num_documents)
     if origin is None:
         encode_again(model, checked, kept_texts)
     else:
@@ -103,16 +104,14 @@ def check_unchanged(model: SentenceTransformer, origin: VectorOrigin, checked: C
     return context
 
 
-def check_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str | None]:
+def listed_texts(texts: Sequence[str] | None, num_documents: int) -> Sequence[str | None]:
     """Returns texts as a list, one for each document; all `None` if no texts are given."""
     if texts is None:
         return [None] * num_documents
     texts = list(texts)
     if len(texts) != num_documents:
         raise ValueError(f"There are {len(texts)} texts for {num_documents} ids. Give one text for each id.")
-    other = next((text for text in texts if not isinstance(text, str)), "")
-    if not isinstance(other, str):
-        raise TypeError(f"Documents must be texts, got {kind_of(other)}. Give their contents.")
+    check_texts(texts)
     return texts
 
 
@@ -196,7 +195,7 @@ __all__ = [
     "NO_TEXTS",
     "check_given",
     "check_origin",
-    "check_texts",
+    "listed_texts",
     "check_unchanged",
     "encode_again",
     "encode_documents",

@@ -42,19 +42,21 @@ def longest_text(backbone: PreTrainedModel) -> int:
     return backbone.config.max_position_embeddings - first_position(backbone)
 
 
-def move_padding_to_the_right(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+def move_padding_to_the_right(input_ids: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     Rotates texts so that none starts with padding. Positions count from the first column.
 
     Args:
         input_ids (`torch.Tensor` of shape `(num_texts, sequence_length)`):
             Token ids.
-        attention_mask (`torch.Tensor` of shape `(num_texts, sequence_length)`):
-            Zero at padding.
+        attention_mask (`torch.Tensor` of shape `(num_texts, sequence_length)`, *optional*):
+            Zero at padding. `None` stands for ones.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: The rotated token ids and attention mask.
     """
+    if attention_mask is None:
+        return input_ids, torch.ones_like(input_ids)
     length = input_ids.shape[1]
     first = attention_mask.int().argmax(dim=1, keepdim=True)  # the first of the ones
     columns = torch.arange(length, device=input_ids.device) + first

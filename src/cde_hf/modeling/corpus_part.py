@@ -78,12 +78,11 @@ class CorpusPart(ModuleWithContext):
         self.embedding_dimension = embedding_dimension
         self.corpus_dim = corpus_dim
         self._own_context: Context | None = None
-        self._model: tuple[BaseModel, ...] = ()  # a tuple, so that it does not become a submodule
 
     def on_model_ready(self, model: BaseModel) -> None:
         """Called by the model that contains this module. The contexts of its modules become one."""
+        super().on_model_ready(model)
         own, self._own_context = self._own_context, None
-        self._model = (model,)
         input_module: Any = model[0]
         if hasattr(input_module, "read_terms"):
             input_module.read_terms = term_features

@@ -35,8 +35,6 @@ from .context import (
 from .pooling import DEFAULT_FREQUENCY_SCALE, count_token_frequencies, num_token_ids, pooling_weights
 
 
-logger = logging.get_logger(__name__)
-
 MAX_DOCUMENTS = 50_000
 
 _DOCUMENTS_AT_ONCE = 256
@@ -46,6 +44,11 @@ class ModuleWithContext(TakesContext, Module):
     """Base of the modules with a folder of their own, which has their configuration and context."""
 
     context: Context | None
+    _model: tuple[BaseModel, ...] = ()  # a tuple, so that it does not become a submodule
+
+    def on_model_ready(self, model: BaseModel) -> None:
+        """Called by the model that contains this module."""
+        self._model = (model,)
 
     @property
     def has_context(self) -> bool:
@@ -122,11 +125,6 @@ class FrequencyPooling(ModuleWithContext, Pooling):
             raise ValueError(f"`frequency_scale` must be positive, got {frequency_scale}. The default is 0.2.")
         self.frequency_scale = frequency_scale
         self.context: Context | None = None
-        self._model: tuple[BaseModel, ...] = ()  # a tuple, so that it does not become a submodule
-
-    def on_model_ready(self, model: BaseModel) -> None:
-        """Called by the model that contains this module. Its tokenizer is used for the context documents."""
-        self._model = (model,)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -83,10 +83,7 @@ class FirstStage(nn.Module):
         Returns:
             `torch.Tensor` of shape `(num_documents, hidden_size)`: One vector per document.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        else:
-            input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
+        input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         hidden_states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         vectors = self.output_projection(mean_of_tokens(hidden_states, attention_mask))
         for backbone in self.reader:

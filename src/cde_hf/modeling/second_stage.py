@@ -80,10 +80,7 @@ class SecondStage(nn.Module):
         Returns:
             `torch.Tensor` of shape `(batch_size, hidden_size)`: The embeddings, not normalised.
         """
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        else:
-            input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
+        input_ids, attention_mask = move_padding_to_the_right(input_ids, attention_mask)
         if context is None:
             context = Context(dataset_embeddings)
         elif dataset_embeddings is not None:

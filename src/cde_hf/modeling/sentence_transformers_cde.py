@@ -1,7 +1,5 @@
 """The model as a sentence-transformers module. Its context may be part of the checkpoint."""
 
-import json
-import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -264,19 +262,4 @@ def fill_documents(documents: list[str], size: int, *, seed: int = 0) -> list[st
     return [*documents, *documents * times, *random.Random(seed).sample(documents, rest)]
 
 
-def write_modules_file(folder: str | os.PathLike) -> None:
-    """Writes the `modules.json` from which `SentenceTransformer(folder, trust_remote_code=True)` loads this module."""
-    module = {
-        "idx": 0,
-        "name": "0",
-        "path": "",
-        "type": "sentence_transformers_cde.CDETransformer",
-        "kwargs": ["dataset_embeddings"],
-    }
-    path = Path(folder) / "modules.json"
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps([module], indent=2), encoding="utf-8")
-    os.replace(temporary, path)
-
-
-__all__ = ["CDETransformer", "write_modules_file"]
+__all__ = ["CDETransformer"]

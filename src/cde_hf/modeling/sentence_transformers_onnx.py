@@ -223,13 +223,6 @@ def _load_context(path: str) -> Context:
     return Context(tensors.get("dataset_embeddings"), tensors.get("token_frequencies"), keys_values, **facts)
 
 
-def write_onnx_modules_file(folder: str | os.PathLike) -> None:
-    """Writes the `modules.json` from which `SentenceTransformer(folder, trust_remote_code=True)` loads this module."""
-    kind = f"sentence_transformers_onnx.{OnnxTransformer.__name__}"
-    module = {"idx": 0, "name": "0", "path": "", "type": kind}
-    (Path(folder) / "modules.json").write_text(json.dumps([module], indent=2), encoding="utf-8")
-
-
 def _open_session(path: Path) -> Any:
     try:
         import onnxruntime
@@ -246,4 +239,4 @@ def _open_session(path: Path) -> Any:
         ) from error
 
 
-__all__ = ["OnnxTransformer", "context_inputs", "write_onnx_modules_file"]
+__all__ = ["OnnxTransformer", "context_inputs"]
