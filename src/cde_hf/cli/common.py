@@ -1,6 +1,7 @@
 """What the commands share: loading of models, common options."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,25 +27,16 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def positive(text: str) -> int:
-    """Type of an option that counts something."""
-    return _whole_number(text, 1)
-
-
-def natural(text: str) -> int:
-    """Type of a seed, or of a number that may be 0."""
-    return _whole_number(text, 0)
-
-
-def several(text: str) -> int:
-    """Type of a number of texts that are compared with one another."""
-    return _whole_number(text, 2)
-
-
 def _whole_number(text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
     return int(text)
+
+
+# Types of options.
+positive = partial(_whole_number, least=1)  # a count
+natural = partial(_whole_number, least=0)  # a seed, or a number that may be 0
+several = partial(_whole_number, least=2)  # texts that are compared with one another
 
 
 def load_model(name: str, args: argparse.Namespace) -> "SentenceTransformer":
