@@ -112,6 +112,8 @@ def test_a_saved_context_needs_nothing_but_onnxruntime(backbone_config, tmp_path
     exported = SentenceTransformer(str(tmp_path / "onnx"), trust_remote_code=True, device="cpu")
     with pytest.raises(ValueError, match="Only a contextual model in PyTorch .* are OnnxTransformer"):
         export_onnx(exported, tmp_path / "again")
+    with pytest.raises(ValueError, match="part of this ONNX graph and cannot be changed, so this model cannot build"):
+        ContextualIndex.build(exported, TEXTS)
     with pytest.raises(ValueError, match="part of this ONNX graph and cannot be changed"):
         exported[0].set_context(model[0].context)
 

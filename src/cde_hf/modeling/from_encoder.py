@@ -82,7 +82,7 @@ def find_encoder_folder(name_or_path: str | Path) -> tuple[str, str]:
         if kind == "Pooling":
             _warn_unless_mean(name, module["path"])
         elif kind != "Normalize":
-            logger.warning(f"The module {kind} of `{name}` has no counterpart in a CDE model and is dropped.")
+            logger.warning_once(f"The module {kind} of `{name}` has no counterpart in a CDE model and is dropped.")
     return name, modules[0]["path"]
 
 
@@ -100,7 +100,7 @@ def _warn_unless_mean(name: str, subfolder: str) -> None:
     config = json.loads(Path(file).read_text(encoding="utf-8"))
     is_mean = config.get("pooling_mode", "mean") == "mean" and config.get("pooling_mode_mean_tokens", True)
     if not is_mean:
-        logger.warning(
+        logger.warning_once(
             f"`{name}` does not use mean pooling, but a CDE model does, so it needs more training. Prefer an encoder "
             "with mean pooling."
         )

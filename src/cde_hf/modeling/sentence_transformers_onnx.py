@@ -98,16 +98,16 @@ class OnnxTransformer(InputModule):
         if documents is None:
             self.context = None
             return
+        if not self._context_names:
+            raise ValueError(
+                "The context is part of this ONNX graph and cannot be changed, so this model cannot build an index. "
+                "Use the PyTorch model, or export it with `context_as_input=True`."
+            )
         context = as_context(documents)
         if context is None:
             raise TypeError(
                 f"A model in ONNX cannot encode a context, got a `{type(documents).__name__}`. Set the documents on "
                 "the PyTorch model, and give this one its context."
-            )
-        if not self._context_names:
-            raise ValueError(
-                "The context is part of this ONNX graph and cannot be changed. Export the model with "
-                "`context_as_input=True`."
             )
         if None not in (context.fingerprint, self.fingerprint) and context.fingerprint != self.fingerprint:
             raise ValueError("The context was made by another model. Encode it with the model that was exported.")
