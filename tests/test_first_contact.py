@@ -107,6 +107,7 @@ def test_named_files_are_replaced_only_if_asked(tmp_path, capsys):
     mine.write_text("{}")
     assert "`--overwrite`" in error_of(["evaluate", "minilm", "--corpus", "absent", "--json", str(mine)], capsys)
     assert "`--overwrite`" in error_of(["inspect", str(tmp_path), "--html", str(mine)], capsys)
+    assert f"`{mine}` holds no batch plan. Make one" in error_of(["inspect", str(mine), "--html", "page"], capsys)
 
 
 def test_scores_are_saved_before_they_are_shown(animals, tmp_path, monkeypatch):

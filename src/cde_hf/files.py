@@ -211,7 +211,7 @@ class FolderKind:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             kind, version = manifest["kind"], manifest["format_version"]
             is_damaged = manifest["hash"] != _hash_of_manifest(manifest)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(f"`{folder}` holds no {self.name}. {self.remedy}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"`{path}` is corrupt, or not from this version ({error}). {self.remedy}") from error

@@ -7,10 +7,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 
-from cde_hf import Evaluation, run_training
+from cde_hf import Evaluation, contextualize, run_training
 from cde_hf.evaluation import Row
 from cde_hf.saving import save_biencoder
-from cde_hf.trainer.report import describe
+from cde_hf.trainer.report import describe, use_of_corpus
 
 
 @pytest.fixture
@@ -93,6 +93,34 @@ def test_a_corpus_without_the_documents_of_the_pairs_is_noticed(command, tmp_pat
     (tmp_path / "other.txt").write_text("something else\nand more of it\n")
     run_training([*command, "--architecture", "biencoder", "--corpus", str(tmp_path / "other.txt")])
     assert "None of the pairs' documents are in the corpus. Check `--corpus`" in capsys.readouterr().out
+
+
+def test_a_corpus_with_titles_before_the_documents_of_the_pairs_is_recognised(command, tmp_path, capsys):
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text().splitlines()]
+    titled = [json.dumps({"title": "t0w3", "text": row["document"]}) for row in rows]
+    (tmp_path / "titled.jsonl").write_text("\n".join(titled))
+    options = [*command, "--architecture", "biencoder", "--corpus", str(tmp_path / "titled.jsonl")]
+    run_training(options)
+    assert "The corpus has the pairs' documents with titles in front" in capsys.readouterr().out
+    run_training([*options, "--text-column", "text", "--overwrite"])
+    assert "with 100% of the pairs' documents among them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("score", "advice"), [(0.9, "cde-hf contextualize out CORPUS"), (0.1, "use the model unchanged")]
+)
+def test_a_corpus_is_advised_unless_it_does_harm(score, advice):
+    scores = {Row("after", "none"): 0.5, Row("after", "corpus"): score}
+    rows = {row: {"ndcg@10": {f"q{number}": value for number in range(20)}} for row, value in scores.items()}
+    after = Evaluation({"set": rows}, {}, None, 0)
+    assert advice in use_of_corpus(after, "out", needs_trust=False)
+
+
+def test_a_model_that_is_adapted_to_a_corpus_is_not_trained(command, tmp_path):
+    contextualize("minilm", ["The cat sleeps.", "A dog barks."]).save(str(tmp_path / "adapted"))
+    with pytest.raises(ValueError, match="is adapted to a corpus, which training would undo. Train the model that"):
+        run_training([*command, "--model", str(tmp_path / "adapted")])
+    assert not (tmp_path / "out" / "plan").exists()
 
 
 def test_a_missing_corpus_is_named_before_anything_is_made(command, tmp_path):

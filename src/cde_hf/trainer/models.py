@@ -52,6 +52,11 @@ def load_model(
         # The code of a released checkpoint is not needed, so it is neither run nor asked for.
         tokenizer = AutoTokenizer.from_pretrained(path, subfolder=subfolder, trust_remote_code=False)
     is_contextual = is_contextual_checkpoint(name_or_path)
+    if not is_contextual and _is_contextualized(name_or_path):
+        raise ValueError(
+            f"`{name_or_path}` is adapted to a corpus, which training would undo. Train the model that it was made "
+            "from, and contextualize the result."
+        )
     if architecture == "biencoder" or (architecture is None and not is_contextual):
         if is_contextual:
             raise ValueError(
@@ -69,6 +74,16 @@ def is_contextual_checkpoint(name_or_path: str | Path) -> bool:
     path, subfolder = find_encoder_folder(model_path(str(name_or_path)))
     config, _ = PreTrainedConfig.get_config_dict(path, subfolder=subfolder)
     return config.get("model_type") == "cde" or "transductive_corpus_size" in config
+
+
+def _is_contextualized(name_or_path: str | Path) -> bool:
+    """Whether [`contextualize`] made a model of a plain encoder."""
+    path = model_path(str(name_or_path))
+    file = cached_file(path, "modules.json", _raise_exceptions_for_missing_entries=False)
+    return file is not None and any(
+        module["type"].startswith(("corpus_part.", "frequency_pooling."))
+        for module in json.loads(Path(file).read_text())
+    )
 
 
 def find_prompts(name_or_path: str | Path) -> Prompts:

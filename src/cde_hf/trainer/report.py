@@ -25,6 +25,7 @@ BEFORE, AFTER = "before", "after"
 _CORPUS = "corpus"
 _WEAK_SHARE = 0.15
 _NUM_COMPARED_DOCUMENTS = 1000
+_NUM_COMPARED_ENDINGS = 100
 
 
 class TrainingReport:
@@ -95,6 +96,7 @@ class TrainingReport:
     def end(self) -> None:
         """Scores the trained model, and says how much it gained and how to use it."""
         folder, code = self.trainer.args.output_dir, ", trust_remote_code=True" if self.trainer.is_contextual else ""
+        after = None
         if self.tested is not None and self._before is not None:
             model = SentenceTransformer(
                 folder, trust_remote_code=self.trainer.is_contextual, device=str(self.trainer.args.device)
@@ -107,8 +109,7 @@ class TrainingReport:
             f"{self.trainer.max_length} tokens of a text, as in the training (`--max-length`)."
         )
         if self.corpus is not None:
-            option = " --trust-remote-code" if code else ""
-            say(f"Give it your corpus: cde-hf contextualize {folder} CORPUS {folder}-with-corpus{option}")
+            say(use_of_corpus(after, folder, needs_trust=self.trainer.is_contextual))
 
     def _warn_of_false_negatives(self) -> None:
         args = self.trainer.args
@@ -130,7 +131,14 @@ class TrainingReport:
         step = max(1, len(documents) // _NUM_COMPARED_DOCUMENTS)
         sample = {documents[place].strip() for place in range(0, len(documents), step)}
         share = len(sample & {text.strip() for text in corpus if text.strip() in sample}) / len(sample)
-        if share == 0:
+        some = tuple(sorted(sample)[:_NUM_COMPARED_ENDINGS])
+        if share == 0 and any(text.strip().endswith(some) for text in corpus):
+            say(
+                "The corpus has the pairs' documents with titles in front, which makes them other documents, so the "
+                "scores are too low. Put the titles into the pairs too, or name the column of the texts alone with "
+                "`--text-column`."
+            )
+        elif share == 0:
             say(
                 "None of the pairs' documents are in the corpus. Check `--corpus`: training on documents of another "
                 "corpus helps less."
@@ -182,6 +190,16 @@ def _describe_form(model: SentenceTransformer) -> str:
     )
 
 
+def use_of_corpus(after: Evaluation | None, folder: str, *, needs_trust: bool) -> str:
+    """Says how to adapt the trained model to the corpus, unless the held-out queries show that this does harm."""
+    if after is not None:
+        comparison = after.compare(Row(AFTER, "none"), Row(AFTER, _CORPUS))
+        if comparison.is_significant and comparison.difference < 0:
+            return "The held-out queries are answered worse with the corpus than without: use the model unchanged."
+    option = " --trust-remote-code" if needs_trust else ""
+    return f"Give it your corpus: cde-hf contextualize {folder} CORPUS {folder}-with-corpus{option}"
+
+
 def describe(before: Evaluation, after: Evaluation, ends_with_start: bool, is_contextual: bool = False) -> str:
     """A table of both evaluations, and what it says."""
     both = before.join(after)
@@ -204,4 +222,4 @@ def _duration(seconds: float) -> str:
     return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
 
 
-__all__ = ["TrainingReport", "describe"]
+__all__ = ["TrainingReport", "describe", "use_of_corpus"]
