@@ -11,6 +11,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,6 +103,8 @@ def contextualize(
     check_counts(size=size)
     check_seed(seed)
     check_positive(frequency_scale=frequency_scale)
+    if corpus_dim is not None and (not isinstance(corpus_dim, Integral) or corpus_dim < 0 or corpus_dim == 1):
+        raise ValueError(f"`corpus_dim` must be 0, for no corpus part, or at least 2, got {corpus_dim!r}.")
     model = load_if_path(model)
     if not isinstance(model, SentenceTransformer):
         raise TypeError(
