@@ -61,6 +61,11 @@ def test_what_the_user_gives_stays(tiny, tmp_path):
     assert args.eval_steps == 3
 
 
+def test_dropout_is_off_unless_the_user_asks_for_it(tiny, tmp_path):
+    assert chosen(tiny, tmp_path).disable_dropout
+    assert not chosen(tiny, tmp_path, given={"disable_dropout"}, disable_dropout=False).disable_dropout
+
+
 def test_the_best_of_four_states_or_the_start_is_chosen(tiny, tmp_path):
     args = chosen(tiny, tmp_path, given={"max_steps"}, max_steps=40)
     assert (args.eval_steps, args.save_steps) == (10, 10)

@@ -27,7 +27,7 @@ from .step import is_contextual
 NUM_EVALUATIONS = 4
 # Layers that a new contextual model adds to its encoder start from random weights and learn faster.
 NEW_LAYERS = {r"stage_model\.(?!backbone)": 5e-4}
-_SETTINGS = {"learning_rate": 3e-5, "temperature": 0.05}
+_SETTINGS = {"learning_rate": 3e-5, "temperature": 0.05, "disable_dropout": True}
 _MAX_STEPS, _MAX_STEPS_ON_CPU = 1000, 100
 _MANY_FALSE_NEGATIVES = 0.2
 _NUM_SAMPLED_PAIRS = 500
