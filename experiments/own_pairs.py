@@ -38,6 +38,7 @@ from cde_hf import (
     ContextualModelEmbedder,
     ContextualTrainingArguments,
     RetrievalSet,
+    SentenceTransformerSurrogate,
     TfidfSurrogate,
     contextualize,
     evaluate,
@@ -46,7 +47,7 @@ from cde_hf import (
     model_path,
     prepare_batch_plan,
 )
-from cde_hf.data import NO_PROMPTS, hold_out
+from cde_hf.data import NO_PROMPTS, hold_out, retrieval_set_from_pairs
 from cde_hf.evaluation import Hybrid, compare_scores
 from cde_hf.evaluation.systems import RememberingContextualEmbedder
 from cde_hf.trainer.evaluation import make_embedder
@@ -62,17 +63,48 @@ from .runner.table import Row, markdown_table, seed_gains, seed_means, select, s
 from .runner.workspace import Workspace
 
 
-# Pairs of a domain, and the set whose queries test it.
-CASES = {"obliqa": "regulatory_obliqa_dev", "nfcorpus": "nfcorpus_train"}
-SIZES = (300, 1000, 0)  # 0: all pairs
-BIENCODER, RANDOM, CONTEXTUAL, PEER = (
-    "biencoder",
-    "biencoder, random batches",
-    "contextual model",
-    "sentence-transformers",
-)
+BIENCODER, CONTEXTUAL, PEER = "biencoder", "contextual model", "sentence-transformers"
+RANDOM, ONE_DOMAIN = "biencoder, random batches", "biencoder, batches of one domain"
+OWN_SURROGATE = "biencoder, the encoder as surrogate"
 WAYS = (BIENCODER, PEER, CONTEXTUAL)
-ENCODER = "minilm"
+GROUPINGS = {RANDOM: "random", ONE_DOMAIN: "domain"}
+MINILM, GTE = "minilm", "gte-small"
+SIZES, ALL = (300, 1000, 0), 0
+# Whole packages are held out of the code.
+TESTED_PACKAGES = ("django", "networkx", "pandas", "scikit_learn", "twisted")
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    Pairs to train on and the queries that test it.
+
+    Args:
+        pairs (`str`):
+            Name of the training pairs.
+        test (`str`, *optional*):
+            Name of the test set. Defaults to the pairs of the tested packages.
+        ways (`tuple[str, ...]`, *optional*, defaults to `()`):
+            What is trained on all pairs alone, beside what is trained on every number of pairs.
+        sizes (`tuple[int, ...]`, *optional*, defaults to `(300, 1000, 0)`):
+            Numbers of pairs, 0 for all.
+        encoder (`str`, *optional*, defaults to `"minilm"`):
+            The encoder that is trained. Others than MiniLM are given by `--encoders`.
+    """
+
+    pairs: str
+    test: str | None = None
+    ways: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = SIZES
+    encoder: str = MINILM
+
+
+CASES = {
+    "obliqa": Case("regulatory_obliqa_dev", "obliqa", (RANDOM, OWN_SURROGATE)),
+    "nfcorpus": Case("nfcorpus_train", "nfcorpus", (RANDOM, OWN_SURROGATE)),
+    "python_code": Case("python_code", None, (BIENCODER, RANDOM, ONE_DOMAIN, PEER), ()),
+    f"obliqa, {GTE}": Case("regulatory_obliqa_dev", "obliqa", (BIENCODER, PEER), (), GTE),
+}
 NUM_HELD_OUT, NUM_QUERIES, NUM_DOCUMENTS, LENGTH = 250, 200, 2500, 128
 LEARNING_RATE, TEMPERATURE, MAX_STEPS = 3e-5, 0.05, 75
 START, LAST, CHOSEN = "untrained", "last", "chosen"
@@ -173,17 +205,32 @@ def _compute_in_bfloat16(model: SentenceTransformer) -> None:
 @cache
 def load_case(workspace: Workspace, case: str, num_pairs: int) -> tuple[Dataset, RetrievalSet, RetrievalSet]:
     """Pairs to train on, held-out queries and test queries."""
-    pairs = load_pairs(workspace.data_folder / "train" / f"{CASES[case]}.jsonl.gz")
+    names, path = CASES[case], workspace.data_folder / "train" / f"{CASES[case].pairs}.jsonl.gz"
+    if names.test is None:
+        pairs = load_pairs(path, columns={"domain": "subdomain"})
+        is_tested = [name in TESTED_PACKAGES for name in pairs["domain"][:]]
+        test = retrieval_set_from_pairs(case, pairs.select([row for row, tested in enumerate(is_tested) if tested]))
+        pairs = pairs.select([row for row, tested in enumerate(is_tested) if not tested])
+    else:
+        pairs = load_pairs(path)
+        test = load_retrieval_set(workspace.data_folder / "eval" / names.test)
     pairs, held_out = hold_out(pairs, min(NUM_HELD_OUT, len(pairs.unique("query")) // 4))
     pairs = pairs.shuffle(seed=0)
     if num_pairs:
         pairs = pairs.select(range(num_pairs))
-    test = load_retrieval_set(workspace.data_folder / "eval" / case)
     return pairs.flatten_indices(), held_out, sample_set(test, NUM_QUERIES, NUM_DOCUMENTS, seed=0)
 
 
-def load_plain() -> SentenceTransformer:
-    model = SentenceTransformer(model_path(ENCODER), device="cpu")
+def encoder_path(workspace: Workspace, case: str) -> str:
+    """Folder of the encoder that a case trains."""
+    name = CASES[case].encoder
+    return (
+        model_path(MINILM) if name == MINILM else str(next(path for path in workspace.encoders if path.name == name))
+    )
+
+
+def load_plain(path: str) -> SentenceTransformer:
+    model = SentenceTransformer(path, device="cpu")
     model.max_seq_length = LENGTH
     return model
 
@@ -193,7 +240,7 @@ def score_start(workspace: Workspace, case: str) -> tuple[float, Scores]:
     path = workspace.runs / "own-pairs" / f"start-{case}.json"
     if not path.exists():
         _, held_out, test = load_case(workspace, case, 0)
-        model = load_plain()
+        model = load_plain(encoder_path(workspace, case))
         start = fmean(score_systems(model, held_out, systems=("alone",))["alone"].values())
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"start": start, "scores": score_systems(model, test)})
@@ -206,6 +253,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
     pairs, held_out, test = load_case(workspace, run.case, run.num_pairs)
     start, _ = score_start(workspace, run.case)
     batch_size, num_steps = run.sizes(len(pairs))
+    encoder = encoder_path(workspace, run.case)
     settings = {
         "output_dir": str(folder),
         "seed": run.seed,
@@ -219,7 +267,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         "report_to": "none",
     }
     if run.way == PEER:
-        wrapped = load_plain()
+        wrapped = load_plain(encoder)
         network: torch.nn.Module = wrapped
         trainer: Any = SentenceTransformerTrainer(
             wrapped,
@@ -229,10 +277,12 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         )
     else:
         is_contextual = run.way == CONTEXTUAL
-        network, tokenizer = load_model(ENCODER, "contextual" if is_contextual else "biencoder", seed=run.seed)
-        plan = prepare_batch_plan(
-            pairs, workspace.runs / "own-pairs" / f"plan-{hash_of([run.case, len(pairs)])}", surrogate=TfidfSurrogate()
+        network, tokenizer = load_model(encoder, "contextual" if is_contextual else "biencoder", seed=run.seed)
+        surrogate = (
+            SentenceTransformerSurrogate(encoder, max_length=LENGTH) if run.way == OWN_SURROGATE else TfidfSurrogate()
         )
+        plan_name = f"plan-{hash_of([run.case, len(pairs), surrogate.description])}"
+        plan = prepare_batch_plan(pairs, workspace.runs / "own-pairs" / plan_name, surrogate=surrogate)
         trainer = ContextualContrastiveTrainer(
             network,
             ContextualTrainingArguments(
@@ -240,7 +290,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
                 max_length=LENGTH,
                 temperature=TEMPERATURE,
                 disable_dropout=True,
-                batch_grouping="random" if run.way == RANDOM else "cluster",
+                batch_grouping=GROUPINGS.get(run.way, "cluster"),
                 filter_false_negatives=has_many_false_negatives(plan),
                 learning_rate_mapping=NEW_LAYERS if is_contextual else None,
             ),
@@ -252,7 +302,7 @@ def train(workspace: Workspace, run: Run, folder: Path) -> dict[str, Any]:
         if is_contextual:
             wrapped = make_embedder(network, tokenizer, prompts=NO_PROMPTS, max_length=LENGTH, batch_size=32).model
         else:
-            wrapped = load_plain()
+            wrapped = load_plain(encoder)
             wrapped[0].model = network  # type: ignore[assignment]
     states = States(network, wrapped, held_out, start)
     trainer.add_callback(states)
@@ -283,13 +333,15 @@ def load_run(workspace: Workspace, run: Run) -> dict[str, Any]:
 
 
 def runs_of(setting: Setting) -> list[Run]:
-    """All trainings, seed by seed. Random batches get all pairs only."""
-    sizes = (0,) if setting.is_quick else SIZES
-    ways = [*product(WAYS, sizes), (RANDOM, 0)]
-    return [
-        Run(case, size, way, seed, is_quick=setting.is_quick)
-        for seed, case, (way, size) in product(range(setting.num_seeds), CASES, ways)
-    ]
+    """All trainings, seed by seed, of the cases whose encoder is there."""
+    encoders = {MINILM} | {path.name for path in setting.workspace.encoders}
+    runs = []
+    for seed, (name, case) in product(range(setting.num_seeds), CASES.items()):
+        if case.encoder in encoders:
+            sizes = tuple({ALL} & set(case.sizes)) if setting.is_quick else case.sizes
+            pairs_and_ways = [*product(sizes, WAYS), *product((ALL,), case.ways)]
+            runs += [Run(name, size, way, seed, is_quick=setting.is_quick) for size, way in pairs_and_ways]
+    return runs
 
 
 def run(setting: Setting) -> list[Row]:
@@ -324,20 +376,23 @@ def run(setting: Setting) -> list[Row]:
 
 def report(rows: list[Row]) -> Page:
     """Scores by the number of pairs, what was expected, and a plot."""
-    names = list(dict.fromkeys(str(row["case"]) for row in rows))
+    names = [name for name in CASES if select(rows, case=name)]
     checks = [check for name in names for check in _expectations(name, select(rows, case=name))]
     tables = "\n\n".join(f"## {name}\n\n{_table(select(rows, case=name))}" for name in names)
     text = f"""## Setting
 
-all-MiniLM-L6-v2 is trained on {" and ".join(f"`{pairs}`, tested on `{name}`" for name, pairs in CASES.items())}: at
-most three epochs, or {MAX_STEPS} steps of 64 pairs (32 if there are fewer than 1,000), learning rate
-{LEARNING_RATE:g}, temperature {TEMPERATURE}, texts of {LENGTH} tokens, computed in bfloat16. {NUM_HELD_OUT} queries
-are held out of the training pairs. They choose between the start, the middle and the end of each training (*chosen*),
-and they chose the settings above. The test has {NUM_QUERIES} queries and {NUM_DOCUMENTS:,} documents of a set.
+all-MiniLM-L6-v2, or gte-small where it is named, is trained on pairs of a domain and tested on another set of it:
+{_cases()}. Training takes at most three epochs, or {MAX_STEPS} steps of 64 pairs (32 if there are fewer than 1,000),
+learning rate {LEARNING_RATE:g}, temperature {TEMPERATURE}, no dropout, texts of {LENGTH} tokens, computed in bfloat16.
+{NUM_HELD_OUT} queries are held out of the training pairs. They choose between the start, the middle and the end of
+each training (*chosen*), and they chose the settings above. The test has {NUM_QUERIES} queries and {NUM_DOCUMENTS:,}
+documents of a set, or all.
 
 - *biencoder* and *contextual model* are trained by this package in contextual batches, with the filter if it would
   remove more than a fifth of the negatives of random batches. *sentence-transformers* is its own trainer with
-  `CachedMultipleNegativesRankingLoss` and `BatchSamplers.NO_DUPLICATES`, with as many steps of as many pairs.
+  `CachedMultipleNegativesRankingLoss` and `BatchSamplers.NO_DUPLICATES`, with as many steps of as many pairs. Random
+  batches and batches of one domain have the same filter. The surrogate, which clusters and filters, is TF-IDF unless
+  it is said to be the encoder.
 - *alone* is the model without any context; *contextualized* has the context of the test set's documents and a corpus
   part; *hybrid* adds BM25. ± is the standard deviation over seeds.
 - *p* compares the chosen state with the untrained encoder, both alone, over the queries (the highest p of the seeds).
@@ -350,6 +405,14 @@ and they chose the settings above. The test has {NUM_QUERIES} queries and {NUM_D
         _summary(name, select(rows, case=name)) for name in names
     )
     return Page(f"{finding}.", text, {"pairs": _plot(rows)})
+
+
+def _cases() -> str:
+    """Which pairs train a model for which test."""
+    tests = {
+        case.pairs: f"`{case.test}`" if case.test else "whole packages that are held out" for case in CASES.values()
+    }
+    return "; ".join(f"`{pairs}`, tested on {test}" for pairs, test in tests.items())
 
 
 def _largest(rows: list[Row], way: str, **columns: Any) -> list[Row]:
@@ -373,7 +436,7 @@ def _expectations(name: str, rows: list[Row]) -> list[Check]:
 
     trained = of(CHOSEN, BIENCODER, "alone")
     checks = [Check(f"{name}: trained above untrained", seed_gains(of(START, BIENCODER, "alone"), trained), -0.5)]
-    if name == "obliqa":
+    if CASES[name].test == "obliqa":
         untrained = of(START, BIENCODER, "contextualized")
         checks.append(Check(f"{name}: trained above untrained and contextualized", seed_gains(untrained, trained)))
     if _largest(rows, PEER):
@@ -387,7 +450,8 @@ def _expectations(name: str, rows: list[Row]) -> list[Check]:
 def _table(rows: list[Row]) -> str:
     start = select(rows, state=START)
     lines = [["untrained", "", "", "", *(_score(select(start, system=name)[:1]) for name in SYSTEMS), "", ""]]
-    for pairs, way in dict.fromkeys((row["pairs"], row["way"]) for row in rows):
+    order = [BIENCODER, *GROUPINGS, OWN_SURROGATE, PEER, CONTEXTUAL]
+    for pairs, way in sorted({(row["pairs"], row["way"]) for row in rows}, key=lambda at: (at[0], order.index(at[1]))):
         found = select(rows, pairs=pairs, way=way)
         chosen = select(found, state=CHOSEN)
         alone = select(chosen, system="alone")
@@ -411,7 +475,7 @@ def _score(rows: list[Row]) -> str:
 
 def _plot(rows: list[Row]) -> Figure:
     """NDCG@10 over the number of pairs, of the chosen states alone and contextualized."""
-    names = list(dict.fromkeys(str(row["case"]) for row in rows))
+    names = [name for name, case in CASES.items() if case.sizes and select(rows, case=name)]
     figure, every_axes = plt.subplots(1, len(names), figsize=(4.5 * len(names), 3.4), squeeze=False)
     for axes, name in zip(every_axes[0], names, strict=True):
         case = select(rows, case=name)

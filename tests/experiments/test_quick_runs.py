@@ -32,15 +32,18 @@ FAST = [
     "proxy",
 ]
 PLACES = [f"place{number}" for number in range(64)]
+PARTS, PACKAGES = ("far", "near"), (own_pairs.TESTED_PACKAGES[0], "numpy")
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, module_pairs):
     """Training domains and retrieval sets under the names that the experiments ask for."""
     folder = tmp_path_factory.mktemp("quick")
-    for domain in (*main_table.DOMAINS[:2], "intents", *own_pairs.CASES.values()):
+    cases = own_pairs.CASES.values()
+    for domain in (*main_table.DOMAINS[:2], "intents", *(case.pairs for case in cases)):
         module_pairs(folder / "data" / "train" / f"{domain}.jsonl.gz")
-    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2], *own_pairs.CASES}:
+    tests = {case.test for case in cases if case.test is not None}
+    for name in {*main_table.SETS[:3], *contexts.FORUMS[:3], *drift.SETS[:2], *tests}:
         corpus = {
             place: f"The road to {place} begins at the {name} gate. It ends at the old mill of {place}."
             for place in PLACES
@@ -53,14 +56,14 @@ def workspace(tmp_path_factory, module_pairs):
 
 @pytest.fixture(scope="module")
 def module_pairs():
-    """Function that writes a file of pairs, labelled as the intents are."""
+    """Function that writes a file of pairs, labelled as the intents are, or by package."""
 
     def write(path):
         rows = [
             {
                 "query": f"where is {place} {path.name[:4]}{number}",
                 "document": f"{place} lies beside the {path.name[:4]}{number} near {PLACES[number - 1]}",
-                "subdomain": f"{'near' if number % 2 else 'far'}/{number // 2 % 5}",
+                "subdomain": PACKAGES[number % 2] if "code" in path.name else f"{PARTS[number % 2]}/{number // 2 % 5}",
             }
             for number, place in enumerate(PLACES)
         ]
