@@ -21,7 +21,7 @@ $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 
 install: $(VENV)/installed  ## Create the virtual environment .venv and install the package with its development dependencies
 
-train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (an estimated 15 minutes on two cores)
+train: install  ## Train a small contextual model on docstrings and test it on unseen libraries (16 minutes on two cores)
 	$(OFFLINE) $(BIN)/accelerate launch --config_file examples/accelerate_configs/single.yaml \
 		--num_cpu_threads_per_process $(THREADS) examples/train.py examples/recipes/docstrings.yaml
 	$(OFFLINE) $(BIN)/python examples/held_out_libraries.py runs/docstrings
