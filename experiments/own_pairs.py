@@ -382,17 +382,18 @@ def report(rows: list[Row]) -> Page:
     text = f"""## Setting
 
 all-MiniLM-L6-v2, or gte-small where it is named, is trained on pairs of a domain and tested on another set of it:
-{_cases(names)}. Training takes at most three epochs, or {MAX_STEPS} steps of 64 pairs (32 if there are fewer than 1,000),
-learning rate {LEARNING_RATE:g}, temperature {TEMPERATURE}, no dropout, texts of {LENGTH} tokens, computed in bfloat16.
+{_cases(names)}.
+Training takes at most three epochs, or {MAX_STEPS} steps of 64 pairs (32 if there are fewer than 1,000), learning rate
+{LEARNING_RATE:g}, temperature {TEMPERATURE}, no dropout, texts of {LENGTH} tokens, computed in bfloat16.
 {NUM_HELD_OUT} queries are held out of the training pairs. They choose between the start, the middle and the end of
 each training (*chosen*), and they chose the settings above. The test has {NUM_QUERIES} queries and {NUM_DOCUMENTS:,}
 documents of a set, or all.
 
 - *biencoder* and *contextual model* are trained by this package in contextual batches, with the filter if it would
   remove more than a fifth of the negatives of random batches. *sentence-transformers* is its own trainer with
-  `CachedMultipleNegativesRankingLoss` and `BatchSamplers.NO_DUPLICATES`, with as many steps of as many pairs, and the encoder's dropout. Random
-  batches and batches of one domain have the same filter. The surrogate, which clusters and filters, is TF-IDF unless
-  it is said to be the encoder.
+  `CachedMultipleNegativesRankingLoss` and `BatchSamplers.NO_DUPLICATES`, with as many steps of as many pairs, and
+  the encoder's dropout. Random batches and batches of one domain have the same filter. The surrogate, which clusters
+  and filters, is TF-IDF unless it is said to be the encoder.
 - *alone* is the model without any context; *contextualized* has the context of the test set's documents and a corpus
   part; *hybrid* adds BM25. ± is the standard deviation over seeds.
 - *p* compares the chosen state with the untrained encoder, both alone, over the queries (the highest p of the seeds).
